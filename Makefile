@@ -1,0 +1,46 @@
+# Colibri. `make run` and `make test` are all a newcomer needs; each installs what it lacks.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+ifeq ($(shell uname -s),Darwin)
+WINDOW_TAGS := desktop,production
+DEV_TAGS := dev
+else
+WINDOW_TAGS := desktop,production,webkit2_41
+DEV_TAGS := dev,webkit2_41
+endif
+GO_PACKAGES := ./backend/... ./cmd/...
+
+.PHONY: help run test cli window frontend clean
+
+help: ## lists these targets
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: setup-run window ## builds what is missing and opens the window with the bundled model ready
+	./build/bin/colibri-app
+
+cli: ## the command line alone, build/bin/colibri: needs Go and a C compiler, nothing else
+	go build -trimpath -o build/bin/colibri ./cmd/colibri
+
+window: frontend ## the window, build/bin/colibri-app
+	go build -trimpath -tags $(WINDOW_TAGS) -o build/bin/colibri-app .
+
+frontend: frontend/dist/index.html
+
+frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json
+	cd frontend && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+frontend/dist/index.html: frontend/node_modules/.installed $(shell find frontend/src frontend/public -type f 2>/dev/null) frontend/index.html frontend/vite.config.ts
+	cd frontend && npm run --silent build
+
+.PHONY: setup-%
+setup-%:
+	@scripts/setup.sh $*
+
+test: setup-test ## every test of every layer
+	scripts/test.sh
+
+clean: ## removes what was built
+	rm -rf build/bin build/cache frontend/dist/* frontend/node_modules

@@ -1,0 +1,100 @@
+package bundled
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+)
+
+func testModel(contents map[string]string) fs.FS {
+	model := fstest.MapFS{}
+	var list strings.Builder
+	for name, text := range contents {
+		model[name] = &fstest.MapFile{Data: []byte(text)}
+		sum := sha256.Sum256([]byte(text))
+		fmt.Fprintf(&list, "%s  %s\n", hex.EncodeToString(sum[:]), name)
+	}
+	model[sumsName] = &fstest.MapFile{Data: []byte(list.String())}
+	return model
+}
+
+func TestUnpackRepairsWhatIsMissingOrDamaged(t *testing.T) {
+	contents := map[string]string{"config.json": "{}", "a.safetensors": strings.Repeat("weights", 1000)}
+	model, root := testModel(contents), t.TempDir()
+	dir, err := unpack(context.Background(), model, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		again, err := unpack(context.Background(), model, root)
+		if err != nil || again != dir {
+			t.Fatalf("unpack: %q, %v", again, err)
+		}
+		for name, want := range contents {
+			got, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil || string(got) != want {
+				t.Fatalf("%s: %d bytes, %v", name, len(got), err)
+			}
+		}
+		entries, _ := os.ReadDir(dir)
+		if len(entries) != len(contents) {
+			t.Fatalf("left over in %s: %v", dir, entries)
+		}
+	}
+	check()
+	weights := filepath.Join(dir, "a.safetensors")
+	damaged := []byte(contents["a.safetensors"])
+	damaged[3000] ^= 1
+	if err := os.WriteFile(weights, damaged, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if err := os.Truncate(weights, 10); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if err := os.Remove(weights); err != nil {
+		t.Fatal(err)
+	}
+	check()
+}
+
+func TestUnpackByManyAtOnce(t *testing.T) {
+	model, root := testModel(map[string]string{"a": strings.Repeat("x", 1<<20), "b": "y"}), t.TempDir()
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			if _, err := unpack(context.Background(), model, root); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+func TestUnpackRefusesNamesThatLeaveTheFolder(t *testing.T) {
+	model := fstest.MapFS{sumsName: &fstest.MapFile{Data: []byte("00  ../../evil\n")}}
+	if _, err := unpack(context.Background(), model, t.TempDir()); err == nil {
+		t.Fatal("a name outside the folder was accepted")
+	}
+}
+
+func TestUnpackSaysWhyItCannot(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(root, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := unpack(context.Background(), testModel(map[string]string{"a": "b"}), root)
+	if err == nil || !strings.Contains(err.Error(), "folder") {
+		t.Fatalf("got %v", err)
+	}
+}
