@@ -1,0 +1,3 @@
+package container
+
+const seekHole = 3 // SEEK_HOLE, <sys/unistd.h>

@@ -1,0 +1,3 @@
+package container
+
+const seekHole = 4 // SEEK_HOLE, <linux/fs.h>
