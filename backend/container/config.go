@@ -59,6 +59,9 @@ type Attention struct {
 	KVRank    int
 	NopeDim   int // per head, not rotated
 	ValueDim  int // per head
+	// LatentNormEpsilon belongs to the norms of the query and key-value latents (q_a_layernorm, kv_a_layernorm): the
+	// reference implementation leaves it at 1e-6 whatever rms_norm_eps says.
+	LatentNormEpsilon float32
 
 	Index Indexer
 }
@@ -66,7 +69,8 @@ type Attention struct {
 // Indexer is the DSA lightning indexer; Heads is 0 in models without one.
 type Indexer struct {
 	Heads, HeadDim, TopK int
-	Full                 []bool // [Layers+MTPLayers]: computes its own selection; false: reuses the last full layer's
+	Full                 []bool // [Layers+MTPLayers]: computes its own selection; false: reuses the last full layer's.
+	// For a multi-token-prediction layer Full says whether the file holds an indexer for it.
 }
 
 // RoPE describes the rotary embedding. InverseFrequencies[j] turns pair j by position·f; YaRN's interpolation is already in them.
