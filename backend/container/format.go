@@ -132,3 +132,36 @@ func (e Encoding) ScaleCount(rows, columns int) int64 {
 	}
 	return 0
 }
+
+// groupWidth is the number of inputs of a row that share a scale.
+func (e Encoding) groupWidth(columns int) int {
+	switch e.Format {
+	case Int4Group:
+		return e.Group
+	case Int3Group64:
+		return 64
+	case FP8Block128:
+		return Block128
+	}
+	return columns
+}
+
+// IsFloat tells formats without scales from quantised ones.
+func (f Format) IsFloat() bool { return f == F32 || f == BF16 || f == F16 }
+
+// largest is the largest number of a scaled format; symmetric quantisation maps the largest weight of a group to it.
+func (f Format) largest() float32 {
+	switch f {
+	case Int8Row:
+		return 127
+	case Int4Row, Int4Group:
+		return 7
+	case Int3Group64:
+		return 3
+	case Int2Row:
+		return 1
+	case FP8Block128:
+		return maxE4M3
+	}
+	return 0
+}

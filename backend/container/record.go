@@ -11,6 +11,9 @@ type Expert struct {
 	Layer, Index int
 	Layout       ExpertLayout
 	Reads        []Read
+	// Sum is the CRC-32C (Castagnoli) of the whole slot, where HasSum says that the file carries one: our own records.
+	Sum    uint32
+	HasSum bool
 }
 
 // ExpertLayout says where the three matrices of an expert lie in its slot. It is comparable: slots of equal

@@ -1,0 +1,4 @@
+package container
+
+// manifestName marks a folder whose conversion has not finished.
+const manifestName = "colibri-convert.json"

@@ -1,0 +1,225 @@
+package container
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// publishedGroups are the group sizes that published int4 containers use, finest first: theirs say only "int4-grouped".
+var publishedGroups = []int{16, 32, 48, 64, 96, 128, 192, 256}
+
+// shape is rows and columns of a matrix.
+type shape struct{ rows, columns int }
+
+// quantised is a packed tensor and its scales, which hold one matrix, or an expert's three (merged). Until its encoding is
+// settled, readings lists those that its byte counts allow.
+type quantised struct {
+	name         string // of the tensor
+	weights      []string
+	shapes       []shape
+	class        Class
+	layer        int
+	data, scales Span
+	readings     []Encoding
+	stamped      bool
+}
+
+// readingsOf lists the encodings whose byte counts fit. Groups at least as wide as a row mean the same as one scale a row, which is
+// how they are listed.
+func readingsOf(dataBytes, scaleBytes int64, shapes []shape) []Encoding {
+	possible := []Encoding{{Format: Int8Row}, {Format: FP8Block128}, {Format: Int4Row}, {Format: Int3Group64}, {Format: Int2Row}}
+	widest := 0
+	for _, s := range shapes {
+		widest = max(widest, s.columns)
+	}
+	for _, group := range publishedGroups {
+		if group < widest {
+			possible = append(possible, Encoding{Int4Group, group})
+		}
+	}
+	return slices.DeleteFunc(possible, func(e Encoding) bool { return !fits(e, dataBytes, scaleBytes, shapes) })
+}
+
+func fits(e Encoding, dataBytes, scaleBytes int64, shapes []shape) bool {
+	for _, s := range shapes {
+		dataBytes -= e.DataBytes(s.rows, s.columns)
+		scaleBytes -= 4 * e.ScaleCount(s.rows, s.columns)
+	}
+	return dataBytes == 0 && scaleBytes == 0
+}
+
+// stamp narrows the readings to what the file says of itself.
+func (q *quantised) stamp(e Encoding) error {
+	q.stamped = true
+	if e == (Encoding{Format: Int4Group}) {
+		q.readings = slices.DeleteFunc(q.readings, func(r Encoding) bool { return r.Format != Int4Group && r.Format != Int4Row })
+	} else if fits(e, q.data.Bytes, q.scales.Bytes, q.shapes) {
+		// A stamp may name a group that published containers never use, so it replaces the list.
+		q.readings = []Encoding{e}
+	} else {
+		q.readings = nil
+	}
+	if len(q.readings) == 0 {
+		return fmt.Errorf("tensor %q is stamped %s, but its %d bytes of data and %d of scales do not fit that for %v; download the file again or convert the model again",
+			q.name, e, q.data.Bytes, q.scales.Bytes, q.shapes)
+	}
+	return nil
+}
+
+var digits = regexp.MustCompile(`\d+`)
+
+// role is a tensor's name without its numbers: what it is in every layer.
+func role(name string) string { return digits.ReplaceAllString(name, "#") }
+
+// evidence collects what the container's settled tensors are stored as, by role and by class.
+type evidence struct {
+	settled map[string]map[Encoding]bool
+	sampled map[string]int // tensors of a role whose bytes were heard
+}
+
+// samplesPerRole bounds the reading of samples: when so many tensors of one role have been heard, the rest follow them.
+// Without a bound, a container of 60,000 expert weights of an ambiguous width would be read almost whole.
+const samplesPerRole = 128
+
+func newEvidence() evidence {
+	return evidence{settled: map[string]map[Encoding]bool{}, sampled: map[string]int{}}
+}
+
+func (ev evidence) add(q *quantised) {
+	for _, key := range q.evidenceKeys() {
+		if ev.settled[key] == nil {
+			ev.settled[key] = map[Encoding]bool{}
+		}
+		ev.settled[key][q.readings[0]] = true
+	}
+}
+
+// evidenceKeys: the same tensor in other layers says more than others of its class, and is asked first.
+func (q *quantised) evidenceKeys() []string {
+	return []string{"role " + role(q.name) + " of " + q.class.String(), "class " + q.class.String()}
+}
+
+// relatives is the reading that the settled relatives of q share, if exactly one of q's readings occurs among them.
+func (ev evidence) relatives(q *quantised) (Encoding, bool) {
+	for _, key := range q.evidenceKeys() {
+		var found []Encoding
+		for _, r := range q.readings {
+			if ev.settled[key][r] {
+				found = append(found, r)
+			}
+		}
+		if len(found) == 1 {
+			return found[0], true
+		}
+		if len(found) > 1 {
+			return Encoding{}, false
+		}
+	}
+	return Encoding{}, false
+}
+
+// settle decides between the readings of q. Two witnesses are heard: its relatives in the container, and a sample of its own bytes.
+// One suffices; two that disagree, or none, mean a refusal that names the readings. Group sizes that leave both
+// witnesses silent follow the published rule: the finest that fits.
+func (q *quantised) settle(ev evidence, sample func(shape) (data []byte, scales []float32, rows int, err error)) error {
+	byRelatives, related := ev.relatives(q)
+	byBytes, telling := byRelatives, false
+	if tried := ev.sampled[q.evidenceKeys()[0]]; !related || tried < samplesPerRole {
+		data, scales, rows, err := sample(q.shapes[0])
+		if err != nil {
+			return err
+		}
+		byBytes, telling = readBytes(q.readings, data, scales, shape{rows, q.shapes[0].columns})
+		ev.sampled[q.evidenceKeys()[0]]++
+	}
+	var decided Encoding
+	switch {
+	case related && telling && byRelatives != byBytes:
+		return q.undecided(fmt.Sprintf("its bytes look like %s, but its relatives in the container are %s", byBytes, byRelatives))
+	case related:
+		decided = byRelatives
+	case telling:
+		decided = byBytes
+	case !slices.ContainsFunc(q.readings, func(r Encoding) bool { return r.Format != Int4Group }):
+		decided = q.readings[0]
+	default:
+		return q.undecided("nothing in the container tells which")
+	}
+	q.readings = []Encoding{decided}
+	ev.add(q)
+	return nil
+}
+
+func (q *quantised) undecided(why string) error {
+	names := make([]string, len(q.readings))
+	for i, r := range q.readings {
+		names[i] = r.String()
+	}
+	return fmt.Errorf("tensor %q (%v) can be read as %s, and %s; use a container whose colibri.fmt stamp names the format, or convert the original checkpoint",
+		q.name, q.shapes, strings.Join(names, " or as "), why)
+}
+
+func (s shape) String() string { return fmt.Sprintf("[%d, %d]", s.rows, s.columns) }
+
+// reachedShare is the share of a quantised weight's groups that must hold the largest value of their format for the bytes to
+// count as that format. Scales are chosen by the largest weight of a group, so the right reading has
+// practically all of them; cutting the same bytes into wrong groups misses it in a quarter or more.
+const reachedShare = 0.95
+
+// readBytes hears the second witness. fp8 data never holds the NaN codes 0x7F and 0xFF, int8 rows (127 and −1) practically always
+// do; and integer formats reach their largest value in every group.
+func readBytes(readings []Encoding, data []byte, scales []float32, s shape) (Encoding, bool) {
+	var credible []Encoding
+	for _, r := range readings {
+		if r.Format == FP8Block128 {
+			if !slices.ContainsFunc(data, func(b byte) bool { return b&0x7F == 0x7F }) {
+				credible = append(credible, r)
+			}
+		} else if reached(r, data, scales, s) >= reachedShare {
+			credible = append(credible, r)
+		}
+	}
+	if len(credible) == 1 {
+		return credible[0], true
+	}
+	// Bytes that hold NaN codes are not fp8, even if their rows were not scaled to the largest value.
+	if i := slices.IndexFunc(readings, func(r Encoding) bool { return r.Format == FP8Block128 }); i >= 0 && len(readings) == 2 && len(credible) == 0 {
+		return readings[1-i], true
+	}
+	return Encoding{}, false
+}
+
+// reached is the share of groups whose largest integer is the format's largest. Groups of zeros are left out.
+func reached(e Encoding, data []byte, scales []float32, s shape) float64 {
+	largest := e.Format.largest()
+	perRow := int(e.ScaleCount(1, s.columns))
+	rowBytes := int(e.DataBytes(1, s.columns))
+	width := e.groupWidth(s.columns)
+	ones := make([]float32, perRow)
+	for i := range ones {
+		ones[i] = 1
+	}
+	row := make([]float32, s.columns)
+	groups, full := 0, 0
+	for r := range s.rows {
+		dequantiseRow(e, data[r*rowBytes:(r+1)*rowBytes], ones, row)
+		for g := range perRow {
+			if scales[r*perRow+g] <= 2*smallestScale {
+				continue
+			}
+			groups++
+			for _, v := range row[g*width : min((g+1)*width, s.columns)] {
+				if max(v, -v) >= largest {
+					full++
+					break
+				}
+			}
+		}
+	}
+	if groups == 0 {
+		return 0
+	}
+	return float64(full) / float64(groups)
+}
