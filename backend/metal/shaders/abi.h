@@ -1,0 +1,191 @@
+// What the host and the kernels agree on: the parameter struct of every kernel and the numbers of its function constants.
+// This text is C for the host and the first part of the shader source for the GPU, so that the two cannot differ.
+// Addresses are GPU addresses (a buffer's gpuAddress plus an offset); every struct is a multiple of 8 bytes.
+#ifdef COLI_HOST
+#include <stdint.h>
+typedef uint64_t address_t;
+typedef uint32_t uint_t;
+#else
+typedef ulong address_t;
+typedef uint uint_t;
+#endif
+
+// Formats carry the numbers of container.Format.
+enum WeightFormat {
+    FORMAT_F32 = 1,
+    FORMAT_BF16 = 2,
+    FORMAT_F16 = 3,
+    FORMAT_INT8_ROW = 4,
+    FORMAT_INT4_ROW = 5,
+    FORMAT_INT2_ROW = 6,
+    FORMAT_INT4_GROUP = 7,
+    FORMAT_INT3_GROUP64 = 8,
+    FORMAT_FP8_BLOCK128 = 9
+};
+
+// A unit is eight consecutive columns of a weight row: what one lane reads at a time. No format changes its scale within one.
+enum Geometry {
+    LANES = 32,
+    UNIT_COLUMNS = 8,
+    MATVEC_SIMDGROUPS = 4,   // per threadgroup, in matvec, expert_gate_up and expert_down
+    MATVEC_ROWS = 4,         // weight rows per SIMD-group in matvec and expert_down
+    GATE_ROWS = 2,           // weight rows per SIMD-group and matrix in expert_gate_up
+    MAX_XROWS = 4,           // activation rows that share one reading of the weights
+    NORM_THREADS = 256,      // rms_norm
+    ELEMENT_THREADS = 256,   // combine, embed
+    ABSORB_SIMDGROUPS = 8,
+    ABSORB_MAX_RANK = 512,
+    ATTEND_SIMDGROUPS = 4,
+    ATTEND_MAX_DIM_A = 512,  // kv_lora_rank, or the head dimension of grouped-query attention
+    ATTEND_MAX_DIM_B = 128,  // rotated dimensions of MLA
+    ATTEND_CHUNK = 128,      // positions per split of a row's context, more in long contexts: see attend_chunk
+    ATTEND_MAX_SPLITS = 64,
+    HEAD_MAX_DIM = 1024,     // head_transform
+    SCORE_THREADS = 128,     // index_scores: one position per thread
+    SCORE_HEADS = 16,        // heads held in registers at a time
+    SELECT_THREADS = 1024,   // index_select
+    ROUTE_THREADS = 256,
+    ROUTE_MAX_EXPERTS = 1024,
+    GEMM_OUTPUTS = 64,       // tile of a gemm: weight rows (half of them gate, half up, where the two are fused)
+    GEMM_ROWS = 32,          // by activation rows
+    GEMM_DEPTH = 32          // by columns at a time
+};
+
+// Indexes of the function constants (see common.metal).
+enum FunctionConstant {
+    CONSTANT_FORMAT = 0,
+    CONSTANT_GROUP_UNITS = 1,
+    CONSTANT_WHOLE = 2,
+    CONSTANT_FORMAT_B = 3,
+    CONSTANT_GROUP_UNITS_B = 4,
+    CONSTANT_WHOLE_B = 5,
+    CONSTANT_XROWS = 6,
+    CONSTANT_DIM_A = 7,
+    CONSTANT_DIM_B = 8,
+    CONSTANT_SHARED_VALUES = 9,
+    CONSTANT_HEADS_PER_SIMD = 10
+};
+
+// A weight of rows by columns. row_groups is the number of scales of a row (of a row of tiles, for fp8).
+typedef struct Matrix {
+    address_t data;
+    address_t scales;
+    uint_t rows;
+    uint_t columns;
+    uint_t row_bytes;
+    uint_t row_groups;
+} Matrix;
+
+// One token of a layer call: where the caches of its sequence begin and which position it has.
+// cache: MLA latent, rope, index; grouped-query: keys, values, none.
+typedef struct RowInfo {
+    address_t cache[3];
+    uint_t position;
+    uint_t reserved;
+} RowInfo;
+
+enum MatvecFlags { MATVEC_ADD = 1, MATVEC_BIAS = 2, MATVEC_CLIP = 4 };
+
+// y[t][block·y_block + o] = W[block·block_rows + block_first + o] · x[t][block·x_block …]
+typedef struct MatvecParams {
+    Matrix w;
+    address_t x, y, bias;
+    uint_t x_stride, y_stride;
+    uint_t count;   // activation rows
+    uint_t outputs; // weight rows per block
+    uint_t block_rows, block_first, x_block, y_block;
+    uint_t flags;
+    float clip;
+} MatvecParams;
+
+// Rows of one expert that are computed together: pairs first … first+count−1.
+typedef struct ExpertItem {
+    Matrix gate, up, down;
+    uint_t first, count;
+} ExpertItem;
+
+// Where a pair's activation comes from and where its result goes.
+typedef struct Pair {
+    uint_t input, output;
+} Pair;
+
+typedef struct ExpertParams {
+    address_t items, pairs;
+    address_t input;  // [rows, hidden]
+    address_t inner;  // [pairs, inner_width]
+    address_t output; // [slots, hidden]
+    uint_t hidden, inner_width;
+    uint_t first_item;
+    uint_t flags; // MATVEC_ADD: output += result
+} ExpertParams;
+
+typedef struct CombineParams {
+    address_t gates, output, shared_output, x;
+    uint_t rows, per_token, hidden, reserved;
+} CombineParams;
+
+typedef struct EmbedParams {
+    Matrix table;
+    address_t ids, x;
+    uint_t count, reserved;
+} EmbedParams;
+
+typedef struct NormParams {
+    address_t x, weight, y;
+    uint_t width, x_stride, y_stride;
+    float epsilon;
+} NormParams;
+
+enum HeadNorm { HEAD_NORM_NONE = 0, HEAD_NORM_RMS = 1, HEAD_NORM_LAYER = 2 };
+
+// For every row and head: take dim numbers, normalise them, rotate `rotated` of them from `rotate_from` on, write them to
+// out[row] or to the row's cache at its position.
+typedef struct HeadParams {
+    address_t in, out, weight, bias, rows, cos, sin;
+    uint_t in_stride, in_head_stride, in_offset;
+    uint_t out_stride, out_head_stride;
+    uint_t dim, rotate_from, rotated;
+    uint_t interleaved, norm;
+    uint_t cache; // 0: out; n: RowInfo.cache[n−1]
+    float epsilon;
+} HeadParams;
+
+// absorbed[row][head][c] = Σ_d q[row][head][d] · W[head·block_rows + d][c], d < nope
+typedef struct AbsorbParams {
+    Matrix w;
+    address_t q, absorbed;
+    uint_t q_stride, q_head_stride;
+    uint_t heads, nope, block_rows, count;
+} AbsorbParams;
+
+typedef struct AttendParams {
+    address_t rows;              // RowInfo
+    address_t counts, positions; // selection of the DSA indexer, or 0
+    address_t query_a, query_b;  // [rows, heads, DIM_A], [rows, heads, DIM_B]
+    address_t partial;           // [rows, heads, splits, DIM_A + 2]
+    address_t out;               // [rows, heads, DIM_A]
+    uint_t heads, heads_per_key; // query heads that share a key head
+    uint_t key_stride;           // floats from one position to the next, in the caches A (and values) and …
+    uint_t key_stride_b;         // … B
+    uint_t top_k;                // row length of positions
+    uint_t splits;               // allocated per head
+    float scale;
+    uint_t reserved;
+} AttendParams;
+
+typedef struct IndexParams {
+    address_t rows, query, weights; // query [rows, heads, dim] rotated, weights [rows, heads]
+    address_t scores;               // [rows, score_stride]
+    address_t counts, positions;
+    uint_t heads, dim, score_stride, top_k;
+    float scale_query, scale_heads;
+} IndexParams;
+
+enum RouteFlags { ROUTE_SIGMOID = 1, ROUTE_NORMALISE = 2, ROUTE_BIAS = 4 };
+
+typedef struct RouteParams {
+    address_t logits, bias, experts, gates;
+    uint_t experts_count, per_token, groups, top_groups;
+    uint_t flags;
+    float scale;
+} RouteParams;
