@@ -18,6 +18,12 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
+func BenchmarkLoadBundled(b *testing.B) {
+	for b.Loop() {
+		bundledTokenizer(b)
+	}
+}
+
 func BenchmarkEncodeEnglish(b *testing.B) {
 	text := strings.Repeat("The hummingbird hovered over the red flower for 3 seconds, then it flew away; nobody knows where.\n", 1<<20/98)
 	for _, name := range realNames {

@@ -62,7 +62,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 	p.object(func(key string) {
 		switch key {
 		case "added_tokens":
-			p.decode(&t.added)
+			p.decode(key, &t.added)
 		case "normalizer":
 			p.normalizer()
 		case "pre_tokenizer":
@@ -230,20 +230,20 @@ func (p *parser) model() {
 				p.readMerges(&p.scanner)
 			}
 		case "ignore_merges":
-			p.decode(&p.t.ignoreMerges)
+			p.decode(key, &p.t.ignoreMerges)
 		case "byte_fallback":
 			var fallback bool
-			if p.decode(&fallback); fallback {
+			if p.decode(key, &fallback); fallback {
 				p.fail("its model uses byte_fallback, which byte-level BPE has no need of")
 			}
 		case "dropout":
 			var dropout float64
-			if p.decode(&dropout); dropout != 0 {
+			if p.decode(key, &dropout); dropout != 0 {
 				p.fail("its model has a dropout of %g, which would make encoding random", dropout)
 			}
 		case "continuing_subword_prefix", "end_of_word_suffix":
 			var affix string
-			if p.decode(&affix); affix != "" {
+			if p.decode(key, &affix); affix != "" {
 				p.fail("its model has the %s %q, which byte-level BPE has no need of", key, affix)
 			}
 		default: // unk_token and fuse_unk matter only where a byte has no token, which finish refuses
@@ -290,6 +290,7 @@ func (p *parser) vocabulary() {
 	text := string(all)
 	p.t.tokens = make([]string, largest+1)
 	p.t.ids = make(map[string]int32, len(entries))
+	p.t.merges.resize(len(entries) * 3 / 2) // there are mostly as many merges as tokens
 	for _, e := range entries {
 		token := text[e.begin:e.end]
 		if token == "" {
@@ -372,9 +373,6 @@ func (p *parser) finish() error {
 		return fmt.Errorf("its model has no vocabulary")
 	case !p.hasByteLevel:
 		return fmt.Errorf("it has no ByteLevel pre-tokenizer, and only byte-level BPE is known")
-	}
-	if t.merges.slots == nil { // no merges at all; find needs a slot to look at
-		t.merges.grow()
 	}
 	if err := p.finishAdded(); err != nil {
 		return err

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "math/rand/v2"
+import (
+	"math/bits"
+	"math/rand/v2"
+)
 
 // mergeTable maps pairs of neighbouring tokens to their merges. It is what encoding waits for: Go's map takes twice as long
 // to fill and to search, because a miss there touches more cache lines.
@@ -31,7 +34,7 @@ func (m *mergeTable) find(key uint64) *mergeSlot {
 // set adds a pair; of two entries for one pair the later counts.
 func (m *mergeTable) set(key uint64, rank, id int32) {
 	if m.count*3 >= len(m.slots)*2 {
-		m.grow()
+		m.resize(2 * len(m.slots))
 	}
 	slot := m.find(key)
 	if slot.key == 0 {
@@ -40,14 +43,12 @@ func (m *mergeTable) set(key uint64, rank, id int32) {
 	*slot = mergeSlot{key, rank, id}
 }
 
-func (m *mergeTable) grow() {
+// resize makes room for at least this many slots, never less than are in use.
+func (m *mergeTable) resize(slots int) {
 	old := m.slots
-	if len(old) == 0 {
-		m.multiplier, m.shift = rand.Uint64()|1, 64-10
-	} else {
-		m.shift--
-	}
-	m.slots = make([]mergeSlot, 1<<(64-m.shift))
+	log2 := max(4, bits.Len(uint(slots-1)))
+	m.multiplier, m.shift = rand.Uint64()|1, uint(64-log2)
+	m.slots = make([]mergeSlot, 1<<log2)
 	for _, slot := range old {
 		if slot.key != 0 {
 			*m.find(slot.key) = slot

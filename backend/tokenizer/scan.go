@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -280,18 +279,13 @@ func isWordByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '+' || c == '.'
 }
 
-// decode reads one value into target by encoding/json.
-func (s *scanner) decode(target any) {
+// decode reads the value of key into target by encoding/json.
+func (s *scanner) decode(key string, target any) {
 	value := s.raw()
 	if s.err != nil {
 		return
 	}
 	if err := json.Unmarshal(value, target); err != nil {
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
-			s.fail("%s is a %s where a %s is expected", kind.Field, kind.Value, kind.Type)
-			return
-		}
-		s.fail("%v", err)
+		s.fail("%s is malformed: %v", key, err)
 	}
 }
