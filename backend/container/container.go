@@ -65,12 +65,16 @@ type expertSource struct {
 // Open checks a model directory and describes it. It reads headers, config.json and, where byte counts leave a weight's
 // format open, a sample of that weight; nothing large. The files stay open until Close.
 func Open(dir string) (*Container, error) {
-	c := &Container{Dir: dir, weights: map[string]*Weight{}, experts: map[[2]int]*expertSource{}}
-	if err := c.open(); err != nil {
+	c := newContainer(dir)
+	if err := c.open(false); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return c, nil
+}
+
+func newContainer(dir string) *Container {
+	return &Container{Dir: dir, weights: map[string]*Weight{}, experts: map[[2]int]*expertSource{}}
 }
 
 // Close closes the files.
@@ -83,7 +87,8 @@ func (c *Container) Close() error {
 	return errors.Join(errs...)
 }
 
-func (c *Container) open() error {
+// open does the work of Open; only the converter opens what still bears the mark of unfinished work.
+func (c *Container) open(unfinished bool) error {
 	info, err := os.Stat(c.Dir)
 	switch {
 	case err != nil:
@@ -91,7 +96,7 @@ func (c *Container) open() error {
 	case !info.IsDir():
 		return errors.New("this is a file; give the folder that holds config.json and the .safetensors files")
 	}
-	if _, err := os.Lstat(filepath.Join(c.Dir, manifestName)); err == nil {
+	if _, err := os.Lstat(filepath.Join(c.Dir, manifestName)); err == nil && !unfinished {
 		return errors.New("its conversion was interrupted; run the same conversion again to finish it")
 	}
 	if c.configText, err = readSmall(c.Dir, "config.json"); err != nil {
