@@ -5,6 +5,7 @@ package bundled
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -78,7 +79,7 @@ func ensure(model fs.FS, name, sum, path string) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the unpacked bundled model cannot be read: %w", err)
 	}
-	content, err := fs.ReadFile(model, name)
+	content, err := embedded(model, name)
 	if err != nil {
 		return fmt.Errorf("the bundled model lacks %s: %w", name, err)
 	}
@@ -98,6 +99,25 @@ func ensure(model fs.FS, name, sum, path string) error {
 		return fmt.Errorf("unpacking the bundled model: %w", err)
 	}
 	return nil
+}
+
+// embedded reads a file of the model, which is kept either as it is or gzipped under the name with ".gz": expert records are
+// padded to pages and 4-bit weights have less than 4 bits of entropy, so a fifth of the shards' bytes need not ship.
+func embedded(model fs.FS, name string) ([]byte, error) {
+	content, err := fs.ReadFile(model, name)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return content, err
+	}
+	packed, err := model.Open(name + ".gz")
+	if err != nil {
+		return nil, err
+	}
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(unpacked)
 }
 
 func fileSum(path string) (string, error) {

@@ -1,6 +1,8 @@
 package bundled
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -66,6 +68,61 @@ func TestUnpackRepairsWhatIsMissingOrDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	check()
+}
+
+func TestUnpackReadsGzippedFiles(t *testing.T) {
+	text := strings.Repeat("weights", 1000)
+	model := testModel(map[string]string{"a.safetensors": text}).(fstest.MapFS)
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	w.Write([]byte(text))
+	w.Close()
+	delete(model, "a.safetensors")
+	model["a.safetensors.gz"] = &fstest.MapFile{Data: packed.Bytes()}
+	dir, err := unpack(context.Background(), model, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "a.safetensors")); err != nil || string(got) != text {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	packed.Truncate(packed.Len() / 2)
+	model["a.safetensors.gz"] = &fstest.MapFile{Data: packed.Bytes()}
+	if _, err := unpack(context.Background(), model, t.TempDir()); err == nil {
+		t.Fatal("half a file was unpacked")
+	}
+}
+
+// The model that ships unpacks to exactly what its list of sums says, and ends the list with nothing left over.
+func TestTheBundledModelIsWhole(t *testing.T) {
+	dir, err := unpack(context.Background(), mustSub(t), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"config.json", "tokenizer.json", "chat_template.jinja", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	list, err := fs.ReadFile(mustSub(t), sumsName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(list)), "\n") {
+		sum, name, _ := strings.Cut(line, "  ")
+		if got, err := fileSum(filepath.Join(dir, name)); err != nil || got != sum {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+}
+
+func mustSub(t *testing.T) fs.FS {
+	t.Helper()
+	model, err := fs.Sub(files, "model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
 }
 
 func TestUnpackByManyAtOnce(t *testing.T) {
