@@ -44,31 +44,32 @@ func (s *Store) Acquire(ctx context.Context, layer int, experts []int32) (*Lease
 	for _, key := range keys {
 		if t := s.slots[key]; t != nil && t.state == ready {
 			s.countUse(key, true)
+			s.keep(t)
 			l.hold(t)
 			l.ready = append(l.ready, l.lease(t))
 		}
 	}
 	for _, key := range keys {
-		if t := s.slots[key]; t == nil || t.state == loading {
-			s.countUse(key, false)
-			l.want(key, s.slots[key], demand)
+		t := s.slots[key]
+		if t != nil && t.state == ready {
+			continue
 		}
+		s.countUse(key, false)
+		if t == nil {
+			t = s.take(key)
+			s.read(t, demand)
+		} else { // being read for someone else
+			s.telemetry.Joined()
+			s.queue.raise(t.load, demand)
+		}
+		l.await(t)
 	}
 	s.report()
 	return l, nil
 }
 
-// want waits for an expert that is not there: being read into t for someone else, or, with t nil, to be read into a slot that
-// the caller knows can be had.
-func (l *Leases) want(key int, t *slot, u urgency) {
-	s := l.store
-	if t != nil {
-		s.telemetry.Joined()
-		s.queue.raise(t.load, u)
-	} else {
-		t = s.take(key)
-		s.read(t, u)
-	}
+// await makes the leases wait for a slot's load.
+func (l *Leases) await(t *slot) {
 	l.hold(t)
 	t.load.waiters = append(t.load.waiters, l)
 	l.outstanding++
@@ -175,6 +176,14 @@ func (s *Store) countUse(key int, hit bool) {
 	if t := s.slots[key]; t != nil && t.guessed && t.state == ready {
 		t.guessed = false
 		s.telemetry.GuessUsed()
+	}
+}
+
+// keep makes a slot that a sweep took from the cache part of the cache again: decoding wants what it holds.
+func (s *Store) keep(t *slot) {
+	if t.transit {
+		t.transit = false
+		s.classOf[t.key].transit--
 	}
 }
 

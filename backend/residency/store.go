@@ -263,8 +263,8 @@ func (s *Store) unmapStaging() error {
 	return errors.Join(errs...)
 }
 
-// Capacity is the number of experts of a layer that can be leased at once.
-func (s *Store) Capacity(layer int) int {
+// AtOnce is the number of experts of a layer that can be leased at once.
+func (s *Store) AtOnce(layer int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if layer < 0 || layer >= s.shape.Layers || s.source.Counts[layer] == 0 {
@@ -312,7 +312,7 @@ func (s *Store) spare(c *class, wanted []int) int {
 func (s *Store) take(key int) *slot {
 	c := s.classOf[key]
 	if len(c.free) == 0 {
-		t := s.victim(c)
+		t := s.victim(c, nil)
 		if t == nil {
 			return nil
 		}
@@ -330,8 +330,8 @@ func (s *Store) occupy(t *slot, key int) {
 	s.setTier(key, telemetry.OnDisk, telemetry.Loading)
 }
 
-// victim is the idle slot whose expert is worth least, nil if there is none.
-func (s *Store) victim(c *class) *slot {
+// victim is the idle slot whose expert is worth least among those that only allows (nil: all), nil if there is none.
+func (s *Store) victim(c *class, only func(*slot) bool) *slot {
 	var worst *slot
 	var least float64
 	for _, m := range c.mappings {
@@ -339,7 +339,7 @@ func (s *Store) victim(c *class) *slot {
 			continue
 		}
 		for _, t := range m.slots {
-			if !t.idle() {
+			if !t.idle() || only != nil && !only(t) {
 				continue
 			}
 			layer, expert := s.shape.at(t.key)

@@ -277,7 +277,7 @@ func TestARequestThatCannotEverFitIsRefusedInWords(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "raise the memory limit") {
 		t.Error(err)
 	}
-	if n := s.Capacity(1); n != 2 {
+	if n := s.AtOnce(1); n != 2 {
 		t.Errorf("capacity %d", n)
 	}
 	if _, err := s.Acquire(t.Context(), 1, []int32{8}); err == nil {
@@ -334,8 +334,8 @@ func TestResizeKeepsTheLimitAndTheLeases(t *testing.T) {
 	for e := range int32(16) {
 		fetchAll(t, s, c, 1, e, (e+1)%16)
 	}
-	if g.bytes > 20*testSlotBytes || s.Capacity(1) != 20 {
-		t.Errorf("%d bytes, capacity %d", g.bytes, s.Capacity(1))
+	if g.bytes > 20*testSlotBytes || s.AtOnce(1) != 20 {
+		t.Errorf("%d bytes, capacity %d", g.bytes, s.AtOnce(1))
 	}
 }
 
@@ -380,7 +380,7 @@ func TestAllocationFailures(t *testing.T) {
 		for e := range int32(64) {
 			fetchAll(t, s, c, 1, e, (e+1)%64)
 		}
-		if n := s.Capacity(1); n < 2 || n >= 64 {
+		if n := s.AtOnce(1); n < 2 || n >= 64 {
 			t.Errorf("capacity %d", n)
 		}
 		if notices := recorder.Snapshot().Notices; len(notices) == 0 || !strings.Contains(notices[0], "goes on with") {
