@@ -79,16 +79,21 @@ func ensure(model fs.FS, name, sum, path string) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the unpacked bundled model cannot be read: %w", err)
 	}
-	content, err := embedded(model, name)
+	content, err := packed(model, name)
 	if err != nil {
-		return fmt.Errorf("the bundled model lacks %s: %w", name, err)
+		return fmt.Errorf("the bundled model's %s cannot be unpacked: %w", name, err)
 	}
+	defer content.Close()
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+name+"-*")
 	if err != nil {
 		return fmt.Errorf("unpacking the bundled model: %w", err)
 	}
 	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(content)
+	h := sha256.New()
+	_, err = io.Copy(io.MultiWriter(tmp, h), content)
+	if err == nil && hex.EncodeToString(h.Sum(nil)) != sum {
+		err = errors.New("its content is not what this build was made with")
+	}
 	if err == nil {
 		err = tmp.Chmod(0o644)
 	}
@@ -101,23 +106,17 @@ func ensure(model fs.FS, name, sum, path string) error {
 	return nil
 }
 
-// embedded reads a file of the model, which is kept either as it is or gzipped under the name with ".gz": expert records are
+// packed opens a file of the model, which is kept either as it is or gzipped under the name with ".gz": expert records are
 // padded to pages and 4-bit weights have less than 4 bits of entropy, so a fifth of the shards' bytes need not ship.
-func embedded(model fs.FS, name string) ([]byte, error) {
-	content, err := fs.ReadFile(model, name)
+func packed(model fs.FS, name string) (io.ReadCloser, error) {
+	f, err := model.Open(name)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return content, err
+		return f, err
 	}
-	packed, err := model.Open(name + ".gz")
-	if err != nil {
+	if f, err = model.Open(name + ".gz"); err != nil {
 		return nil, err
 	}
-	defer packed.Close()
-	unpacked, err := gzip.NewReader(packed)
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(unpacked)
+	return gzip.NewReader(f)
 }
 
 func fileSum(path string) (string, error) {

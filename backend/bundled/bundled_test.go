@@ -125,6 +125,14 @@ func mustSub(t *testing.T) fs.FS {
 	return model
 }
 
+func TestUnpackRefusesContentThatIsNotTheBuilds(t *testing.T) {
+	model := testModel(map[string]string{"a": "b"}).(fstest.MapFS)
+	model["a"] = &fstest.MapFile{Data: []byte("c")}
+	if _, err := unpack(context.Background(), model, t.TempDir()); err == nil || !strings.Contains(err.Error(), "not what this build") {
+		t.Fatalf("got %v", err)
+	}
+}
+
 func TestUnpackByManyAtOnce(t *testing.T) {
 	model, root := testModel(map[string]string{"a": strings.Repeat("x", 1<<20), "b": "y"}), t.TempDir()
 	var wait sync.WaitGroup
