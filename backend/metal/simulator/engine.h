@@ -1,0 +1,92 @@
+// The GPU behind the Metal classes: residency sets, command buffers and their execution, and the rules that concern them.
+#pragma once
+#include "colibri_sim.h"
+#include "library.h"
+#include "memory.h"
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sim {
+
+const colibri_sim_options &options();
+// Counts a call of a Metal method and checks the rules that hold for every one of them.
+void called(const char *method);
+bool takeAllocationFault();
+bool takePipelineFault(const std::string &kernel);
+
+struct Pipeline {
+    Library library;
+    const msl_kernel *kernel = nullptr;
+    std::vector<std::pair<const msl_constant *, std::string>> values; // function constants
+    uint64_t maxThreads() const { return kernel->max_threads ? kernel->max_threads : 1024; }
+};
+
+// One thread at a time, as Metal demands: a second one inside is a report.
+struct ResidencySet {
+    uint64_t id;
+    std::string label;
+    std::set<Buffer *> staged, committed;
+    std::atomic<int> inside{0};
+    std::mutex mutex; // of committed, against the GPU's thread
+    void add(Buffer *b);
+    void remove(Buffer *b);
+    void removeAll();
+    void commit();
+    void enter(); // for the calls that change nothing here
+    std::string name() const;
+};
+using SetRef = std::shared_ptr<ResidencySet>;
+
+struct Argument { void *address = nullptr; uint64_t length = 0; };
+struct Command {
+    std::shared_ptr<Pipeline> pipeline;
+    Argument arguments[MSL_BUFFER_SLOTS];
+    uint32_t groups[3], threads[3];
+    uint32_t encoder, phase;   // dispatches of one phase of one encoder are not ordered
+    uint64_t serial = 0;       // given at commit: unique for the process
+    uint32_t resources = 0;    // of the encoder's, declared before it
+};
+struct EncoderState {
+    std::vector<std::pair<Buffer *, uint64_t>> resources; // useResource: with usage
+    uint32_t phase = 0;
+    bool serial = false;
+};
+
+enum class Status { NotEnqueued, Enqueued, Committed, Scheduled, Completed, Error };
+
+struct CommandBuffer : std::enable_shared_from_this<CommandBuffer> {
+    uint64_t id;
+    std::string label;
+    std::vector<Command> commands;
+    std::vector<EncoderState> encoders;
+    std::vector<ArgumentChunk> chunks;
+    std::vector<SetRef> sets;                        // attached when it was committed
+    std::vector<std::set<Buffer *>> resident;        // what each held then
+    std::vector<uint64_t> unfinished;                // command buffers that were in flight then
+    size_t next = 0;                                 // command to run
+    std::atomic<Status> status{Status::NotEnqueued};
+    int errorCode = 0;                               // of MTLCommandBufferErrorDomain
+    int failCode = 0;                                // injected: takes effect when the commands have run
+    std::string errorText;
+    double start = 0, end = 0;
+    ~CommandBuffer();
+    void *copyArgument(const void *bytes, uint64_t length);
+    void commit(const std::vector<SetRef> &attached);
+    void wait();
+    std::string name() const;
+};
+
+uint64_t nextId();
+bool inFlight(Buffer *b); // declared with useResource: by a command buffer in flight
+size_t commandBuffersInFlight();
+
+// checker.cpp
+struct Checker;
+std::unique_ptr<Checker> makeChecker(CommandBuffer &buffer, const Command &command);
+
+} // namespace sim

@@ -1,0 +1,250 @@
+#include "memory.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace sim {
+namespace {
+
+enum : uint64_t { GUARD_BYTES = 1 << 20 }; // unmapped between buffers
+
+struct Space {
+    std::mutex mutex;
+    uintptr_t base = 0, next = 0;
+    std::map<uintptr_t, Buffer *> buffers; // by GPU address, released ones too
+    std::vector<ArgumentChunk> chunks;
+    uint64_t ids = 0;
+    std::atomic<uint64_t> allocated{0};
+    Space() {
+        void *p = mmap(nullptr, GPU_SPACE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) { perror("metal simulator: cannot reserve the GPU's address space"); abort(); }
+        base = next = ((uintptr_t)p + APPLE_PAGE - 1) / APPLE_PAGE * APPLE_PAGE;
+    }
+    uintptr_t reserve(uint64_t bytes) { // with the lock held
+        uintptr_t at = next;
+        next += (bytes + APPLE_PAGE - 1) / APPLE_PAGE * APPLE_PAGE + GUARD_BYTES;
+        if (next > base + GPU_SPACE_BYTES - APPLE_PAGE) { fprintf(stderr, "metal simulator: the GPU's address space is used up\n"); abort(); }
+        return at;
+    }
+};
+Space &space() {
+    static Space *s = new Space();
+    return *s;
+}
+
+struct Reports {
+    std::mutex mutex;
+    std::vector<std::string> list;
+    bool quiet = false;
+};
+Reports &theReports() {
+    static Reports *r = new Reports();
+    return *r;
+}
+
+const char memoryName[] = "colibri-metal-sim";
+
+// The pages of [p, p+length) as /proc/self/maps tells them: one anonymous mapping, our shared one, or something that Metal would refuse.
+enum class Region { None, Several, Anonymous, Ours, File };
+Region regionOf(uintptr_t p, uint64_t length, std::string &path) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    if (!f) return Region::None;
+    char line[4600];
+    Region found = Region::None;
+    uintptr_t covered = p;
+    while (fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        char permissions[8], name[4096] = "";
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %*s %4095[^\n]", &from, &to, permissions, name) < 3) continue;
+        if (to <= covered) continue;
+        if (from > covered) break;
+        const char *n = name;
+        while (*n == ' ') n++;
+        Region r = strstr(n, memoryName) ? Region::Ours : *n == 0 || strncmp(n, "[anon", 5) == 0 || strcmp(n, "[heap]") == 0 ? Region::Anonymous : Region::File;
+        if (r == Region::File) path = n;
+        if (found != Region::None && r != found) { found = Region::Several; break; }
+        found = r;
+        covered = to;
+        if (covered >= p + length) break;
+    }
+    fclose(f);
+    return covered >= p + length ? found : Region::None;
+}
+
+} // namespace
+
+std::string Buffer::name() {
+    std::lock_guard<std::mutex> lock(labelMutex);
+    return "buffer " + std::to_string(id) + (label.empty() ? "" : " '" + label + "'") + " (" + std::to_string(length) + " bytes" + (wrapped ? ", wrapped" : "") + ")";
+}
+
+static Buffer *mapBuffer(uint64_t length, char *host, bool wrapped, int fd) {
+    Space &s = space();
+    uint64_t mapped = (length + APPLE_PAGE - 1) / APPLE_PAGE * APPLE_PAGE;
+    Buffer *b = new Buffer();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    b->id = ++s.ids;
+    b->length = length;
+    b->mapped = mapped;
+    b->wrapped = wrapped;
+    b->host = host;
+    b->gpu = s.reserve(mapped);
+    void *at;
+    if (wrapped) {
+        // A second view of a shared mapping: old size 0 copies the mapping instead of moving it.
+        at = mremap(host, 0, mapped, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)b->gpu);
+    } else {
+        at = mmap((void *)b->gpu, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    }
+    if (at == MAP_FAILED) { perror("metal simulator: mapping a buffer"); abort(); }
+    s.buffers[b->gpu] = b;
+    s.allocated += mapped;
+    return b;
+}
+
+Buffer *createBuffer(uint64_t length, std::string &error) {
+    if (length == 0) { error = "a buffer of no bytes"; return nullptr; }
+    uint64_t mapped = (length + APPLE_PAGE - 1) / APPLE_PAGE * APPLE_PAGE;
+    int fd = memfd_create(memoryName, MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)mapped) != 0) { error = "out of memory"; if (fd >= 0) close(fd); return nullptr; }
+    // The host's view ends in a guard, too.
+    char *host = (char *)mmap(nullptr, mapped + APPLE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (host == MAP_FAILED || mmap(host, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) { error = "out of memory"; close(fd); return nullptr; }
+    Buffer *b = mapBuffer(length, host, false, fd);
+    close(fd);
+    return b;
+}
+
+Buffer *wrapBuffer(void *pointer, uint64_t length, std::string &error) {
+    uintptr_t p = (uintptr_t)pointer;
+    if (p == 0 || length == 0 || p % APPLE_PAGE || length % APPLE_PAGE) {
+        char text[160];
+        snprintf(text, sizeof text, "newBufferWithBytesNoCopy: base %p and length %lu must be multiples of the page size, %d bytes", pointer, (unsigned long)length, APPLE_PAGE);
+        error = text;
+        report("misaligned wrap", error);
+        return nullptr;
+    }
+    std::string path;
+    switch (regionOf(p, length, path)) {
+    case Region::None: error = "newBufferWithBytesNoCopy: part of the range is not mapped"; report("wrap of unmapped memory", error); return nullptr;
+    case Region::Several: error = "newBufferWithBytesNoCopy: the range spans several kinds of mapping"; report("wrap across mappings", error); return nullptr;
+    case Region::File: error = "newBufferWithBytesNoCopy: the range is a mapping of " + path + "; a mapped file is never given to the GPU"; report("wrap of a mapped file", error); return nullptr;
+    case Region::Ours: break;
+    case Region::Anonymous: {
+        // Private memory cannot be mapped a second time: its pages are moved, in place, to a shared mapping with the same contents.
+        int fd = memfd_create(memoryName, MFD_CLOEXEC);
+        if (fd < 0 || ftruncate(fd, (off_t)length) != 0) { error = "out of memory"; if (fd >= 0) close(fd); return nullptr; }
+        static const char zeros[4096] = {0};
+        for (uint64_t at = 0; at < length; at += 4096)
+            if (memcmp((char *)pointer + at, zeros, 4096) != 0 && pwrite(fd, (char *)pointer + at, 4096, (off_t)at) != 4096) { error = "out of memory"; close(fd); return nullptr; }
+        if (mmap(pointer, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) { error = "out of memory"; close(fd); return nullptr; }
+        close(fd);
+    }
+    }
+    return mapBuffer(length, (char *)pointer, true, -1);
+}
+
+void destroyBuffer(Buffer *b) {
+    Space &s = space();
+    if (hostMemoryGone(b)) report("memory freed under a buffer", b->name() + ": its memory was unmapped while the buffer still wrapped it; release the buffer first");
+    std::lock_guard<std::mutex> lock(s.mutex);
+    b->live = false;
+    mmap((void *)b->gpu, b->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (!b->wrapped) munmap(b->host, b->mapped + APPLE_PAGE);
+    s.allocated -= b->mapped;
+}
+
+uint64_t allocatedBytes() { return space().allocated; }
+uintptr_t gpuBase() { return space().base; }
+bool isGpuAddress(uintptr_t a) { return a - space().base < GPU_SPACE_BYTES; }
+
+Buffer *bufferBefore(uintptr_t address) {
+    Space &s = space();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    auto i = s.buffers.upper_bound(address);
+    return i == s.buffers.begin() ? nullptr : std::prev(i)->second;
+}
+
+Buffer *bufferAt(uintptr_t address) {
+    Buffer *b = bufferBefore(address);
+    return b && address - b->gpu < b->mapped ? b : nullptr;
+}
+
+bool hostMemoryGone(Buffer *b) {
+    if (!b->wrapped) return false;
+    std::string path;
+    return regionOf((uintptr_t)b->host, b->length, path) != Region::Ours;
+}
+
+std::string explainAddress(uintptr_t address, bool notCanonical) {
+    char text[64];
+    snprintf(text, sizeof text, "%#lx", (unsigned long)address);
+    std::string at = std::string("address ") + text;
+    if (notCanonical) return "access through a null, wild or misaligned address (" + at + ")";
+    if (!isGpuAddress(address)) {
+        Space &s = space();
+        std::lock_guard<std::mutex> lock(s.mutex);
+        for (auto &entry : s.buffers) {
+            Buffer *b = entry.second;
+            if (b->live && address - (uintptr_t)b->host < b->mapped) return at + " is the host's pointer into " + b->name() + ", not its gpuAddress";
+        }
+        return at + " is not GPU memory: no registered range holds it";
+    }
+    Buffer *b = bufferBefore(address);
+    if (!b) return at + " lies before every buffer";
+    uint64_t offset = address - b->gpu;
+    if (offset >= b->length)
+        return at + " lies " + std::to_string(offset - b->length) + " bytes past the end of " + b->name() + (b->live ? "" : ", which has been released");
+    return at + " is offset " + std::to_string(offset) + " of " + b->name() + (b->live ? "" : ", which has been released");
+}
+
+ArgumentChunk takeChunk() {
+    Space &s = space();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    if (!s.chunks.empty()) {
+        ArgumentChunk c = s.chunks.back();
+        s.chunks.pop_back();
+        c.used = 0;
+        return c;
+    }
+    uintptr_t at = s.reserve(ARGUMENT_CHUNK_BYTES);
+    if (mmap((void *)at, ARGUMENT_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) { perror("metal simulator: arguments"); abort(); }
+    return {(char *)at, 0};
+}
+
+void giveChunk(ArgumentChunk chunk) {
+    Space &s = space();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    s.chunks.push_back(chunk);
+}
+
+void report(const std::string &rule, const std::string &text) {
+    Reports &r = theReports();
+    std::lock_guard<std::mutex> lock(r.mutex);
+    r.list.push_back(rule + ": " + text);
+    if (!r.quiet) fprintf(stderr, "metal validator: %s: %s\n", rule.c_str(), text.c_str());
+}
+
+std::vector<std::string> reports() {
+    Reports &r = theReports();
+    std::lock_guard<std::mutex> lock(r.mutex);
+    return r.list;
+}
+
+void clearReports() {
+    Reports &r = theReports();
+    std::lock_guard<std::mutex> lock(r.mutex);
+    r.list.clear();
+}
+
+void collectReports(bool quietly) {
+    Reports &r = theReports();
+    std::lock_guard<std::mutex> lock(r.mutex);
+    r.quiet = quietly;
+}
+
+} // namespace sim

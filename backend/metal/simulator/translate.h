@@ -1,0 +1,11 @@
+// Metal Shading Language to C++: rewrites preprocessed shader text so that it compiles after metal_stdlib, appends a launcher
+// for each kernel, and refuses what Apple's compiler would refuse but a C++ compiler accepts.
+#pragma once
+#include <string>
+
+struct Translation {
+    std::string cpp;    // to be compiled after msl_runtime.h and metal_stdlib
+    std::string errors; // one "file:line: error: …" a line; empty when the text is accepted
+};
+
+Translation translate(const std::string &preprocessed);
