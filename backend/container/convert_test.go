@@ -17,7 +17,7 @@ import (
 func mustConvert(t *testing.T, in string, o Options) (string, *Report) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out.colibri")
-	r, err := Convert(context.Background(), in, out, o, nil)
+	r, err := convert(context.Background(), in, out, o, nil, &killed{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestConvertKeepsPublishedFormats(t *testing.T) {
 	}
 }
 
-// killed is a disk that stops working at a chosen operation, a write half done.
+// killed is a disk that stops working at a chosen operation (never for 0), a write half done. It does not wait for the hardware.
 type killed struct {
 	realDisk
 	operations, at int
@@ -399,4 +399,15 @@ func TestConvertRefusesNaN(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "experts.3.up_proj") || !strings.Contains(err.Error(), "weight 2 of row 1") {
 		t.Errorf("%v", err)
 	}
+}
+
+// sampledDisk calls each at every write.
+type sampledDisk struct {
+	killed
+	each func()
+}
+
+func (d *sampledDisk) Write(f *os.File, b []byte, at int64) error {
+	d.each()
+	return d.realDisk.Write(f, b, at)
 }
