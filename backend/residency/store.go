@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"colibri/backend/container"
 	"colibri/backend/telemetry"
@@ -53,7 +54,8 @@ type Store struct {
 	shape     Shape
 	telemetry *telemetry.Recorder
 	least     int
-	staging   [][]byte // one a reader, empty where no record needs it
+	staging   [][]byte      // one a reader, empty where no record needs it
+	verified  []atomic.Bool // by key: the expert's checksum was right once
 	files     []*expertFile
 	readers   sync.WaitGroup
 
@@ -144,7 +146,7 @@ const (
 // describe asks the source for every expert: it sets the classes and returns the largest staging window.
 func (s *Store) describe() (window int64, err error) {
 	keys := s.shape.Layers * s.shape.Experts
-	s.classOf, s.slots = make([]*class, keys), make([]*slot, keys)
+	s.classOf, s.slots, s.verified = make([]*class, keys), make([]*slot, keys), make([]atomic.Bool, keys)
 	byLayout := map[container.ExpertLayout]*class{}
 	for layer, n := range s.source.Counts {
 		for index := range n {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unsafe"
 
 	"colibri/backend/telemetry"
@@ -448,5 +447,3 @@ func (f *gatedFile) Pread(p []byte, offset int64) (int, error) {
 	<-f.g.gate
 	return f.rawFile.Pread(p, offset)
 }
-
-var _ = time.Second

@@ -105,7 +105,7 @@ func (w *Sweep) schedule(ctx context.Context) (batch []Lease, err error) {
 	}
 	w.leases.held = slices.DeleteFunc(w.leases.held, func(t *slot) bool { return slices.Contains(w.handed, t) })
 	w.handed = nil
-	defer s.changed.Broadcast()
+	s.changed.Broadcast()
 	defer s.report()
 	admitted := false
 	for {

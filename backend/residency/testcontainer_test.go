@@ -115,6 +115,7 @@ func (c *testContainer) add(file []byte, shape testShape, layer, expert, fileInd
 		record.Reads = []container.Read{weights, rest}
 	} else {
 		record.Reads = []container.Read{{File: fileIndex, Offset: int64(len(file)), Bytes: l.SlotBytes}}
+		record.Sum, record.HasSum = crc32.Checksum(slot, castagnoli), true
 		file = append(file, slot...)
 	}
 	c.records[layer*1000+expert], c.blocks[layer*1000+expert] = record, blocks
