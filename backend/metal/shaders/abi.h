@@ -84,7 +84,7 @@ typedef struct RowInfo {
     uint_t reserved;
 } RowInfo;
 
-enum MatvecFlags { MATVEC_ADD = 1, MATVEC_BIAS = 2, MATVEC_CLIP = 4 };
+enum MatvecFlags { MATVEC_ADD = 1, MATVEC_BIAS = 2 };
 
 // y[t][block·y_block + o] = W[block·block_rows + block_first + o] · x[t][block·x_block …]
 typedef struct MatvecParams {
@@ -94,8 +94,7 @@ typedef struct MatvecParams {
     uint_t count;   // activation rows
     uint_t outputs; // weight rows per block
     uint_t block_rows, block_first, x_block, y_block;
-    uint_t flags;
-    float clip;
+    uint_t flags, reserved;
 } MatvecParams;
 
 // Rows of one expert that are computed together: pairs first … first+count−1.
@@ -138,7 +137,7 @@ typedef struct NormParams {
 
 enum HeadNorm { HEAD_NORM_NONE = 0, HEAD_NORM_RMS = 1, HEAD_NORM_LAYER = 2 };
 
-// For every row and head: take dim numbers, normalise them, rotate `rotated` of them from `rotate_from` on, write them to
+// For every row and head: take dim numbers, normalise and clip them, rotate `rotated` of them from `rotate_from` on, write them to
 // out[row] or to the row's cache at its position.
 typedef struct HeadParams {
     address_t in, out, weight, bias, rows, cos, sin;
@@ -148,6 +147,8 @@ typedef struct HeadParams {
     uint_t interleaved, norm;
     uint_t cache; // 0: out; n: RowInfo.cache[n−1]
     float epsilon;
+    float clip; // 0: off; limits the normalised numbers to ±clip
+    uint_t reserved;
 } HeadParams;
 
 // absorbed[row][head][c] = Σ_d q[row][head][d] · W[head·block_rows + d][c], d < nope

@@ -33,7 +33,7 @@ inline device const Pair *pairs_at(ulong address) { return reinterpret_cast<devi
 
 // e4m3 has the fields of a half with the exponent bias 7 instead of 15; 0x7F and 0xFF are NaN.
 inline float from_fp8(uint bits) {
-    if ((bits & 0x7Fu) == 0x7Fu) return NAN;
+    if ((bits & 0x7Fu) == 0x7Fu) return as_type<float>(0x7FC00000u);
     return float(as_type<half>(ushort(((bits & 0x80u) << 8) | ((bits & 0x7Fu) << 7)))) * 256.0f;
 }
 inline float from_bf16(uint bits) { return as_type<float>(bits << 16); }

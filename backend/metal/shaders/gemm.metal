@@ -90,7 +90,6 @@ kernel void gemm(constant MatvecParams &p [[buffer(0)]],
         if (t >= count || o >= p.outputs) continue;
         float v = memory[i];
         if (p.flags & MATVEC_BIAS) v += floats_at(p.bias)[o];
-        if (p.flags & MATVEC_CLIP) v = clamp(v, -p.clip, p.clip);
         device float *y = mutable_floats_at(p.y) + ulong(t0 + t) * p.y_stride + group.z * p.y_block + o;
         *y = (p.flags & MATVEC_ADD) ? *y + v : v;
     }

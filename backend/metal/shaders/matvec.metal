@@ -22,7 +22,6 @@ kernel void matvec(constant MatvecParams &p [[buffer(0)]],
             if (lane != 0 || t0 + t >= p.count) continue;
             device float *y = mutable_floats_at(p.y) + ulong(t0 + t) * p.y_stride + group.z * p.y_block + o;
             if (p.flags & MATVEC_BIAS) v += floats_at(p.bias)[o];
-            if (p.flags & MATVEC_CLIP) v = clamp(v, -p.clip, p.clip);
             *y = (p.flags & MATVEC_ADD) ? *y + v : v;
         }
     }

@@ -60,6 +60,7 @@ kernel void head_transform(constant HeadParams &p [[buffer(0)]],
         float x = in[i];
         if (p.norm != HEAD_NORM_NONE) x = (x - mean) * scale * floats_at(p.weight)[i];
         if (p.norm == HEAD_NORM_LAYER) x += floats_at(p.bias)[i];
+        if (p.clip != 0.0f) x = clamp(x, -p.clip, p.clip);
         v[i] = x;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

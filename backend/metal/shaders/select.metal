@@ -135,7 +135,7 @@ kernel void route(constant RouteParams &p [[buffer(0)]],
         for (uint e = thread_index; e < n; e += ROUTE_THREADS) score[e] = sigmoid(logits[e]);
     } else {
         float highest = -3.0e38f;
-        for (uint e = thread_index; e < n; e += ROUTE_THREADS) highest = max(highest, logits[e]);
+        for (uint e = thread_index; e < n; e += ROUTE_THREADS) highest = logits[e] > highest ? logits[e] : highest;
         highest = simd_max(highest);
         if (lane == 0) partial[simdgroup] = highest;
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -144,7 +144,7 @@ kernel void route(constant RouteParams &p [[buffer(0)]],
         float sum = 0.0f;
         for (uint e = thread_index; e < n; e += ROUTE_THREADS) {
             score[e] = exp(logits[e] - highest);
-            sum += score[e];
+            if (!isnan(score[e])) sum += score[e];
         }
         sum = threadgroup_sum(sum, partial, ROUTE_THREADS / LANES, simdgroup, lane);
         for (uint e = thread_index; e < n; e += ROUTE_THREADS) score[e] /= sum;
@@ -162,7 +162,7 @@ kernel void route(constant RouteParams &p [[buffer(0)]],
         uint second = best == g * size ? best + 1 : g * size;
         for (uint e = g * size; e < (g + 1) * size; e++) second = e != best && key[e] > key[second] ? e : second;
         float worth = choice_of(p, score, best);
-        if (size > 1) worth += choice_of(p, score, second);
+        if (size > 1 && key[second] != 0) worth += choice_of(p, score, second);
         group_key[g] = order_key(worth);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -190,7 +190,7 @@ kernel void route(constant RouteParams &p [[buffer(0)]],
             sum += score[e];
             k++;
         }
-        const float scale = (p.flags & ROUTE_NORMALISE) ? p.scale / (sum + 1e-20f) : p.scale;
-        for (uint i = 0; i < k; i++) gates[i] = score[experts[i]] * scale;
+        const float total = (p.flags & ROUTE_NORMALISE) ? sum + 1e-20f : 1.0f;
+        for (uint i = 0; i < k; i++) gates[i] = score[experts[i]] / total * p.scale;
     }
 }

@@ -21,6 +21,7 @@ typedef signed char BOOL;
 - (instancetype)retain;
 - (oneway void)release;
 - (instancetype)autorelease;
+- (BOOL)respondsToSelector:(SEL)selector;
 @end
 
 __attribute__((objc_root_class))

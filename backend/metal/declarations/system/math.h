@@ -1,0 +1,2 @@
+#pragma once
+float sqrtf(float x);
