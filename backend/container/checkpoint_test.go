@@ -27,7 +27,7 @@ func writeSafetensors(t testing.TB, path string, metadata map[string]string, ten
 	for _, x := range tensors {
 		shape := x.shape
 		if shape == nil {
-			shape = []int64{int64(len(x.data))}
+			shape = []int64{int64(len(x.data)) / int64(dtypeBits[x.dtype]/8)}
 		}
 		head[x.name] = map[string]any{"dtype": x.dtype, "shape": shape, "data_offsets": []int{len(data), len(data) + len(x.data)}}
 		data = append(data, x.data...)

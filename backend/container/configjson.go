@@ -41,6 +41,12 @@ func ParseConfig(configJSON, generationJSON []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	generation := &keys{}
+	if generationJSON != nil {
+		if generation, err = newKeys("generation_config.json", generationJSON); err != nil {
+			return nil, err
+		}
+	}
 	c := &Config{Family: k.text("model_type", "")}
 	switch c.Family {
 	case "glm_moe_dsa", "glm4_moe_lite", "deepseek_v3":
@@ -58,7 +64,7 @@ func ParseConfig(configJSON, generationJSON []byte) (*Config, error) {
 	k.moe(c)
 	k.layers(c)
 	k.indexer(c)
-	k.tokens(c, generationJSON)
+	k.tokens(c, generation)
 	if k.err != nil {
 		return nil, fmt.Errorf("config.json: %w; use the config.json that belongs to the model", k.err)
 	}
@@ -296,22 +302,14 @@ func (k *keys) indexer(c *Config) {
 	}
 }
 
-func (k *keys) tokens(c *Config, generationJSON []byte) {
+func (k *keys) tokens(c *Config, generation *keys) {
 	c.BOS = -1
 	if k.present("bos_token_id") {
 		c.BOS = k.integer("bos_token_id", -1, 0, maxVocabulary)
 	}
-	c.EOS = k.integers("eos_token_id")
-	if generationJSON != nil {
-		g, err := newKeys("generation_config.json", generationJSON)
-		if err != nil {
-			k.fail("%w", err)
-			return
-		}
-		c.EOS = append(c.EOS, g.integers("eos_token_id")...)
-		if g.err != nil {
-			k.fail("generation_config.json: %w", g.err)
-		}
+	c.EOS = append(k.integers("eos_token_id"), generation.integers("eos_token_id")...)
+	if generation.err != nil {
+		k.fail("generation_config.json: %w", generation.err)
 	}
 	slices.Sort(c.EOS)
 	c.EOS = slices.Compact(c.EOS)

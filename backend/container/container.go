@@ -92,7 +92,7 @@ func (c *Container) open(unfinished bool) error {
 	info, err := os.Stat(c.Dir)
 	switch {
 	case err != nil:
-		return fmt.Errorf("the model folder cannot be opened (%w); check the path", err)
+		return fmt.Errorf("the model folder cannot be opened (%w); check the path", cause(err))
 	case !info.IsDir():
 		return errors.New("this is a file; give the folder that holds config.json and the .safetensors files")
 	}
@@ -116,10 +116,19 @@ func (c *Container) open(unfinished bool) error {
 	return r.run()
 }
 
+// cause is a system error without the path, for sentences that name the file themselves.
+func cause(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
 // readSmall reads a JSON or text file of the directory, with the same care as a shard.
 func readSmall(dir, name string) ([]byte, error) {
 	if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
-		return nil, fmt.Errorf("%s is missing (%w); give the folder of a whole model", name, err)
+		return nil, fmt.Errorf("%s is missing (%w); give the folder of a whole model", name, cause(err))
 	}
 	path, err := within(dir, name)
 	if err != nil {
@@ -127,7 +136,7 @@ func readSmall(dir, name string) ([]byte, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be opened (%w); check its permissions", name, err)
+		return nil, fmt.Errorf("%s cannot be opened (%w); check its permissions", name, cause(err))
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
@@ -248,7 +257,7 @@ func (c *Container) read(s Span, b []byte) error {
 // chain when there is none. limitBytes bounds what is accepted.
 func (c *Container) Text(name string, limitBytes int64) ([]byte, error) {
 	if info, err := os.Stat(filepath.Join(c.Dir, name)); err != nil {
-		return nil, fmt.Errorf("%s: %s is missing: %w", c.Dir, name, err)
+		return nil, fmt.Errorf("%s: %s is missing (%w)", c.Dir, name, cause(err))
 	} else if info.Size() > limitBytes {
 		return nil, fmt.Errorf("%s: %s has %d bytes, more than the %d a model needs; download it again", c.Dir, name, info.Size(), limitBytes)
 	}

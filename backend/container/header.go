@@ -355,14 +355,22 @@ func (s *scanner) integers() ([]int64, error) {
 // parseStamps reads the value of __metadata__["colibri.fmt"]: a JSON object, tensor name to format name. Names of formats
 // are ours (see Encoding.String) and the published ones; "int4-grouped" leaves the group open (Group 0).
 func parseStamps(text string) (map[string]Encoding, error) {
+	stamps, err := readStamps(text)
+	if err != nil {
+		return nil, fmt.Errorf("its colibri.fmt stamp is wrong: %w", err)
+	}
+	return stamps, nil
+}
+
+func readStamps(text string) (map[string]Encoding, error) {
 	if !utf8.ValidString(text) {
-		return nil, errors.New("the colibri.fmt stamp is not UTF-8 text")
+		return nil, errors.New("it is not UTF-8 text")
 	}
 	s := &scanner{text: []byte(text)}
 	stamps := map[string]Encoding{}
 	err := s.object(func(name string) error {
 		if _, twice := stamps[name]; twice {
-			return fmt.Errorf("the colibri.fmt stamp names %q twice", name)
+			return fmt.Errorf("%q is named twice", name)
 		}
 		format, err := s.string()
 		if err != nil {
@@ -371,17 +379,14 @@ func parseStamps(text string) (map[string]Encoding, error) {
 		encoding, err := parseStamp(format)
 		stamps[name] = encoding
 		if err != nil {
-			return fmt.Errorf("the colibri.fmt stamp of %q: %w", name, err)
+			return fmt.Errorf("tensor %q: %w", name, err)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if s.space(); err == nil && s.at < len(s.text) {
+		err = errors.New("there is text after the closing brace")
 	}
-	if s.space(); s.at < len(s.text) {
-		return nil, errors.New("the colibri.fmt stamp has text after the closing brace")
-	}
-	return stamps, nil
+	return stamps, err
 }
 
 func parseStamp(name string) (Encoding, error) {

@@ -62,8 +62,8 @@ func (q *quantised) stamp(e Encoding) error {
 		q.readings = nil
 	}
 	if len(q.readings) == 0 {
-		return fmt.Errorf("tensor %q is stamped %s, but its %d bytes of data and %d of scales do not fit that for %v; download the file again or convert the model again",
-			q.name, e, q.data.Bytes, q.scales.Bytes, q.shapes)
+		return fmt.Errorf("tensor %q is stamped %s, but its %d bytes of data and %d of scales do not fit that for %v; use the config.json and files of one model, or convert it again",
+			q.name, e, q.data.Bytes, q.scales.Bytes, q.shapesText())
 	}
 	return nil
 }
@@ -158,26 +158,34 @@ func (q *quantised) undecided(why string) error {
 		names[i] = r.String()
 	}
 	return fmt.Errorf("tensor %q (%v) can be read as %s, and %s; use a container whose colibri.fmt stamp names the format, or convert the original checkpoint",
-		q.name, q.shapes, strings.Join(names, " or as "), why)
+		q.name, q.shapesText(), strings.Join(names, " or as "), why)
+}
+
+func (q *quantised) shapesText() string {
+	texts := make([]string, len(q.shapes))
+	for i, s := range q.shapes {
+		texts[i] = s.String()
+	}
+	return strings.Join(texts, " with ")
 }
 
 func (s shape) String() string { return fmt.Sprintf("[%d, %d]", s.rows, s.columns) }
 
-// reachedShare is the share of a quantised weight's groups that must hold the largest value of their format for the bytes to
-// count as that format. Scales are chosen by the largest weight of a group, so the right reading has
-// practically all of them; cutting the same bytes into wrong groups misses it in a quarter or more.
-const reachedShare = 0.95
+// Scales are chosen by the largest weight of a group, so in the right reading practically every group holds the largest
+// value of its format, and practically no weight the lowest code (−8 of int4), which has no positive counterpart. Cutting the
+// same bytes into wrong groups misses the largest value in a quarter of them or more; reading them as another
+// format hits the lowest code as often as any other.
+const (
+	reachedShare = 0.95
+	lowestShare  = 0.01
+)
 
 // readBytes hears the second witness. fp8 data never holds the NaN codes 0x7F and 0xFF, int8 rows (127 and −1) practically always
-// do; and integer formats reach their largest value in every group.
+// do; integer formats are credible as described above.
 func readBytes(readings []Encoding, data []byte, scales []float32, s shape) (Encoding, bool) {
 	var credible []Encoding
 	for _, r := range readings {
-		if r.Format == FP8Block128 {
-			if !slices.ContainsFunc(data, func(b byte) bool { return b&0x7F == 0x7F }) {
-				credible = append(credible, r)
-			}
-		} else if reached(r, data, scales, s) >= reachedShare {
+		if r.Format == FP8Block128 && !holdsNaN(data) || r.Format != FP8Block128 && credibleIntegers(r, data, scales, s) {
 			credible = append(credible, r)
 		}
 	}
@@ -191,35 +199,38 @@ func readBytes(readings []Encoding, data []byte, scales []float32, s shape) (Enc
 	return Encoding{}, false
 }
 
-// reached is the share of groups whose largest integer is the format's largest. Groups of zeros are left out.
-func reached(e Encoding, data []byte, scales []float32, s shape) float64 {
+func holdsNaN(data []byte) bool {
+	return slices.ContainsFunc(data, func(b byte) bool { return b&0x7F == 0x7F })
+}
+
+// credibleIntegers tells whether packed integers look like the work of a symmetric quantiser. Groups of zeros are left out.
+func credibleIntegers(e Encoding, data []byte, scales []float32, s shape) bool {
 	largest := e.Format.largest()
-	perRow := int(e.ScaleCount(1, s.columns))
-	rowBytes := int(e.DataBytes(1, s.columns))
-	width := e.groupWidth(s.columns)
+	perRow, rowBytes, width := int(e.ScaleCount(1, s.columns)), int(e.DataBytes(1, s.columns)), e.groupWidth(s.columns)
 	ones := make([]float32, perRow)
 	for i := range ones {
 		ones[i] = 1
 	}
 	row := make([]float32, s.columns)
-	groups, full := 0, 0
+	groups, reached, weights, lowest := 0, 0, 0, 0
 	for r := range s.rows {
 		dequantiseRow(e, data[r*rowBytes:(r+1)*rowBytes], ones, row)
 		for g := range perRow {
 			if scales[r*perRow+g] <= 2*smallestScale {
 				continue
 			}
+			group := row[g*width : min((g+1)*width, s.columns)]
 			groups++
-			for _, v := range row[g*width : min((g+1)*width, s.columns)] {
-				if max(v, -v) >= largest {
-					full++
-					break
+			weights += len(group)
+			if absoluteMax(group) >= largest {
+				reached++
+			}
+			for _, v := range group {
+				if v < -largest {
+					lowest++
 				}
 			}
 		}
 	}
-	if groups == 0 {
-		return 0
-	}
-	return float64(full) / float64(groups)
+	return groups > 0 && float64(reached) >= reachedShare*float64(groups) && float64(lowest) <= lowestShare*float64(weights)
 }

@@ -14,13 +14,15 @@ import (
 // resolver turns the tensors of the shards into weights: it finds what the Config asks for, says what is missing, and
 // settles every format.
 type resolver struct {
-	c        *Container
-	tensors  map[string]located
-	stamps   map[string]Encoding
-	records  map[string]ExpertLayout // by tensor name without the expert's number
-	sums     map[string]uint32
-	open     []*quantised // with more than one reading
-	evidence evidence
+	c       *Container
+	tensors map[string]located
+	stamps  map[string]Encoding
+	records map[string]ExpertLayout // by tensor name without the expert's number
+	sums    map[string]uint32
+	open    []*quantised // with more than one reading
+	// blockScales: some tensor has block scales as fp8 checkpoints name them, so one without is missing its own.
+	blockScales bool
+	evidence    evidence
 
 	missing      []string
 	missingCount int
@@ -81,6 +83,10 @@ func (r *resolver) index() error {
 				return fmt.Errorf("tensor %q is both in %s and in %s; remove the file that does not belong to this model", t.name, r.c.shards[other.shard].name, s.name)
 			}
 			r.tensors[t.name] = located{shard: i, entry: t}
+			r.blockScales = r.blockScales || strings.HasSuffix(t.name, "_scale_inv")
+		}
+		if version, ok := s.header.metadata[versionKey]; ok && version != formatVersion {
+			return fmt.Errorf("%s is written in version %s of the Colibri format, this program knows version %s; get the newest Colibri", s.name, version, formatVersion)
 		}
 		if err := r.metadata(s); err != nil {
 			return fmt.Errorf("%s: %w; download it again", s.name, err)
@@ -90,9 +96,6 @@ func (r *resolver) index() error {
 }
 
 func (r *resolver) metadata(s *shard) error {
-	if version, ok := s.header.metadata[versionKey]; ok && version != formatVersion {
-		return fmt.Errorf("it is written in version %s of the Colibri format, this program knows version %s", version, formatVersion)
-	}
 	if text, ok := s.header.metadata[stampKey]; ok {
 		stamps, err := parseStamps(text)
 		if err != nil {
@@ -290,12 +293,17 @@ func (r *resolver) findFP8(q *quantised, w *Weight, t located) error {
 	s, ok := r.take(name)
 	if !ok {
 		name = q.name + ".qs"
-		if s, ok = r.take(name); !ok {
+		if s, ok = r.take(name); !ok && r.blockScales {
+			r.miss(q.name + "_scale_inv")
+			return nil
+		}
+		if !ok {
 			return fmt.Errorf("%s: tensor %q is fp8 without %q; only fp8 with scales for 128x128 blocks is supported", file, q.name, q.name+"_scale_inv")
 		}
 	}
 	e := Encoding{Format: FP8Block128}
-	if s.entry.dtype != "F32" || s.entry.end-s.entry.begin != 4*e.ScaleCount(w.Rows, w.Columns) {
+	tiles := []int64{int64(w.Rows+Block128-1) / Block128, int64(w.Columns+Block128-1) / Block128}
+	if s.entry.dtype != "F32" || s.entry.end-s.entry.begin != 4*tiles[0]*tiles[1] || len(s.entry.shape) == 2 && !slices.Equal(s.entry.shape, tiles) {
 		return fmt.Errorf("%s: %q is %s of shape %v; only F32 scales for 128x128 blocks are supported", r.c.shards[s.shard].name, name, s.entry.dtype, s.entry.shape)
 	}
 	if stamp, stamped := r.stamps[q.name]; stamped && stamp != e {
@@ -311,7 +319,8 @@ func (r *resolver) findPacked(q *quantised, t located) error {
 	file := r.c.shards[t.shard].name
 	s, ok := r.take(q.name + ".qs")
 	if !ok {
-		return fmt.Errorf("%s: tensor %q is packed but its scales %q are missing; download the shard that holds them", file, q.name, q.name+".qs")
+		r.miss(q.name + ".qs")
+		return nil
 	}
 	if s.entry.dtype != "F32" {
 		return fmt.Errorf("%s: the scales %q are %s; only F32 scales are supported", r.c.shards[s.shard].name, q.name+".qs", s.entry.dtype)
@@ -328,7 +337,7 @@ func (r *resolver) findPacked(q *quantised, t located) error {
 	}
 	if len(q.readings) == 0 {
 		return fmt.Errorf("%s: tensor %q has %d bytes of data and %d of scales, which no supported format gives for %v%s; use the config.json and files of one model",
-			file, q.name, q.data.Bytes, q.scales.Bytes, q.shapes, latticeHint(q))
+			file, q.name, q.data.Bytes, q.scales.Bytes, q.shapesText(), latticeHint(q))
 	}
 	if len(q.readings) == 1 {
 		r.settled(q)

@@ -30,7 +30,7 @@ func openShard(dir, name string) (*shard, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be opened (%w); check the permissions of the folder", name, err)
+		return nil, fmt.Errorf("%s cannot be opened (%w); check the permissions of the folder", name, cause(err))
 	}
 	s := &shard{name: name, path: path, handle: f}
 	if err := s.readHeader(); err != nil {
