@@ -27,10 +27,8 @@ func Quantise(e Encoding, rows, columns int, weights []float32) (data []byte, sc
 	rowBytes, perRow := int(e.DataBytes(1, columns)), int(e.ScaleCount(1, columns))
 	errs := parallel((rows+step-1)/step, func(band int) error {
 		first, last := band*step, min((band+1)*step, rows)
-		for i, w := range weights[first*columns : last*columns] {
-			if w-w != 0 {
-				return fmt.Errorf("weight %d of row %d is %v; the file is damaged, download it again", i%columns, first+i/columns, w)
-			}
+		if err := finite(weights[first*columns:last*columns], first, columns); err != nil {
+			return err
 		}
 		return quantiseBand(e, columns, weights[first*columns:last*columns], data[first*rowBytes:last*rowBytes], scales[band*perRow:band*perRow+perRow])
 	})
@@ -65,28 +63,55 @@ func quantiseBand(e Encoding, columns int, w []float32, data []byte, scales []fl
 	return nil
 }
 
-// quantiseGroup packs the weights of one scale; at is their first column.
+// finite refuses infinities and NaN; first is the number of the first row.
+func finite(weights []float32, first, columns int) error {
+	if largestBits(weights) < infinityBits {
+		return nil
+	}
+	for i, w := range weights {
+		if w-w != 0 {
+			return fmt.Errorf("weight %d of row %d is %v; the file is damaged, download it again", i%columns, first+i/columns, w)
+		}
+	}
+	return nil
+}
+
+// quantiseGroup packs the weights of one scale; at is their first column. Nothing is clamped: a weight over its
+// group's scale cannot round to more than the format's largest number.
 func quantiseGroup(f Format, w []float32, data []byte, at int) (scale float32) {
-	largest := f.largest()
-	scale = max(absoluteMax(w)/largest, smallestScale)
-	for i, v := range w {
-		q := int(math.RoundToEven(float64(v / scale)))
-		q = min(max(q, int(-largest)-1), int(largest))
-		k := at + i
-		switch f {
-		case Int8Row:
-			data[k] = byte(int8(q))
-		case Int4Row, Int4Group:
-			data[k/2] |= byte(q+8) << (k % 2 * 4)
-		case Int2Row:
-			data[k/4] |= byte(q+2) << (k % 4 * 2)
-		case Int3Group64:
-			group, k := data[k/64*24:k/64*24+24], k%64
-			group[k/4] |= byte((q+4)&3) << (k % 4 * 2)
-			group[16+k/8] |= byte((q+4)>>2) << (k % 8)
+	scale = max(absoluteMax(w)/f.largest(), smallestScale)
+	switch f {
+	case Int8Row:
+		for i, v := range w {
+			data[at+i] = byte(round(v / scale))
+		}
+	case Int4Row, Int4Group:
+		data = data[at/2:]
+		for i := 1; i < len(w); i += 2 {
+			data[i/2] = byte(round(w[i-1]/scale)+8) | byte(round(w[i]/scale)+8)<<4
+		}
+		if n := len(w); n%2 == 1 {
+			data[n/2] = byte(round(w[n-1]/scale) + 8)
+		}
+	case Int2Row:
+		for i, v := range w {
+			data[(at+i)/4] |= byte(round(v/scale)+2) << ((at + i) % 4 * 2)
+		}
+	case Int3Group64:
+		group := data[at/64*24 : at/64*24+24]
+		for k, v := range w {
+			q := byte(round(v/scale) + 4)
+			group[k/4] |= q & 3 << (k % 4 * 2)
+			group[16+k/8] |= q >> 2 << (k % 8)
 		}
 	}
 	return scale
+}
+
+// round gives the nearest whole number, ties to even, for magnitudes below 2^22: adding 1.5·2^23 leaves no room for a
+// fraction, and the processor rounds. (math.RoundToEven takes most of the time of a conversion.)
+func round(x float32) int32 {
+	return int32(math.Float32bits(x+12582912)) - 0x4B400000
 }
 
 func quantiseTiles(columns int, w []float32, data []byte, scales []float32) {
@@ -107,12 +132,18 @@ func quantiseTiles(columns int, w []float32, data []byte, scales []float32) {
 	}
 }
 
-func absoluteMax(w []float32) (largest float32) {
+// infinityBits is float32's infinity; NaNs are larger.
+const infinityBits = 0x7F800000
+
+// largestBits is the largest magnitude, as bits: they compare like the numbers, and faster.
+func largestBits(w []float32) (largest uint32) {
 	for _, v := range w {
-		largest = max(largest, v, -v)
+		largest = max(largest, math.Float32bits(v)&0x7FFFFFFF)
 	}
 	return largest
 }
+
+func absoluteMax(w []float32) float32 { return math.Float32frombits(largestBits(w)) }
 
 // Dequantise gives a block's weights as float32, row by row.
 func Dequantise(b *Block) []float32 {
@@ -156,23 +187,40 @@ func dequantiseRow(e Encoding, data []byte, scales, out []float32) {
 	}
 	width := e.groupWidth(len(out))
 	for g, scale := range scales {
-		for k := g * width; k < min((g+1)*width, len(out)); k++ {
-			var q float32
-			switch e.Format {
-			case Int8Row:
-				q = float32(int8(data[k]))
-			case Int4Row, Int4Group:
-				q = float32(int(data[k/2]>>(k%2*4)&15) - 8)
-			case Int2Row:
-				q = float32(int(data[k/4]>>(k%4*2)&3) - 2)
-			case Int3Group64:
-				group, k := data[k/64*24:k/64*24+24], k%64
-				low, high := group[k/4]>>(k%4*2)&3, group[16+k/8]>>(k%8)&1
-				q = float32(int(low|high<<2) - 4)
-			case FP8Block128:
-				q = e4m3[data[k]]
-			}
-			out[k] = scale * q
+		dequantiseGroup(e.Format, data, g*width, scale, out[g*width:min((g+1)*width, len(out))])
+	}
+}
+
+// dequantiseGroup unpacks the weights of one scale; at is their first column.
+func dequantiseGroup(f Format, data []byte, at int, scale float32, out []float32) {
+	switch f {
+	case Int8Row:
+		for i, b := range data[at : at+len(out)] {
+			out[i] = scale * float32(int8(b))
+		}
+	case FP8Block128:
+		for i, b := range data[at : at+len(out)] {
+			out[i] = scale * e4m3[b]
+		}
+	case Int4Row, Int4Group:
+		data = data[at/2:]
+		for i := 1; i < len(out); i += 2 {
+			b := data[i/2]
+			out[i-1] = scale * float32(int32(b&15)-8)
+			out[i] = scale * float32(int32(b>>4)-8)
+		}
+		if n := len(out); n%2 == 1 {
+			out[n-1] = scale * float32(int32(data[n/2]&15)-8)
+		}
+	case Int2Row:
+		for i := range out {
+			out[i] = scale * float32(int32(data[(at+i)/4]>>((at+i)%4*2)&3)-2)
+		}
+	case Int3Group64:
+		group := data[at/64*24 : at/64*24+24]
+		for k := range out {
+			low, high := group[k/4]>>(k%4*2)&3, group[16+k/8]>>(k%8)&1
+			out[k] = scale * float32(int32(low|high<<2)-4)
 		}
 	}
 }
