@@ -14,6 +14,7 @@ struct Access {
     const void *site;
     const msl_thread *thread;
     const char *kernel;
+    uintptr_t stackFrom, stackTo;      // of the thread's fiber
     uint32_t barriers, deviceBarriers; // threadgroup barriers that the group has passed; those that order device memory
 };
 

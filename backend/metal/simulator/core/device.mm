@@ -100,6 +100,7 @@ int64_t colibri_sim_live_objects(const char *kind) {
     called("MTLBuffer.dealloc");
     if (buffer->sets > 0) report("released while in a residency set", buffer->name() + ": remove it and commit the set first");
     if (inFlight(buffer)) report("buffer released before completion", buffer->name() + ": a command buffer in flight declared it with useResource:");
+    forgetAccesses(buffer);
     destroyBuffer(buffer);
     [super dealloc];
 }
@@ -383,7 +384,11 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 }
 - (NSString *)label { return text(work->label); }
 - (void)setLabel:(NSString *)label { work->label = plain(label); }
-- (MTLCommandBufferStatus)status { called("MTLCommandBuffer.status"); return (MTLCommandBufferStatus)work->status.load(); }
+- (MTLCommandBufferStatus)status {
+    called("MTLCommandBuffer.status");
+    if ([self finished]) work->observed();
+    return (MTLCommandBufferStatus)work->status.load();
+}
 - (NSError *)error { return work->status == Status::Error ? makeError(MTLCommandBufferErrorDomain, work->errorCode, work->errorText) : nil; }
 - (double)GPUStartTime { return [self finished] ? work->start : 0; }
 - (double)GPUEndTime { return [self finished] ? work->end : 0; }

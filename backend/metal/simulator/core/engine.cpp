@@ -44,6 +44,7 @@ struct Gpu {
     std::mutex mutex;
     std::condition_variable work, finished;
     std::deque<std::shared_ptr<CommandBuffer>> inFlight;
+    std::vector<uint64_t> unobserved; // committed, and not known to be complete by the host
     bool held = false;
     uint64_t random = 0, serials = 0;
     Gpu() { std::thread([this] { loop(); }).detach(); }
@@ -161,16 +162,19 @@ std::string ResidencySet::name() const { return "residency set " + std::to_strin
 void ResidencySet::add(Buffer *b) {
     Inside in(*this);
     if (!b->live) { report("released object", name() + ": addAllocation: of " + b->name() + ", which has been released"); return; }
-    if (staged.insert(b).second) b->sets++;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (staged.insert(b).second && !committed.count(b)) b->sets++;
 }
 
 void ResidencySet::remove(Buffer *b) {
     Inside in(*this);
+    std::lock_guard<std::mutex> lock(mutex);
     if (staged.erase(b) && !committed.count(b)) b->sets--;
 }
 
 void ResidencySet::removeAll() {
     Inside in(*this);
+    std::lock_guard<std::mutex> lock(mutex);
     for (Buffer *b : staged) if (!committed.count(b)) b->sets--;
     staged.clear();
 }
@@ -218,7 +222,8 @@ void CommandBuffer::commit(const std::vector<SetRef> &attached) {
     }
     Gpu &g = gpu();
     std::lock_guard<std::mutex> lock(g.mutex);
-    for (auto &other : g.inFlight) unfinished.push_back(other->id);
+    unfinished = g.unobserved;
+    g.unobserved.push_back(id);
     for (auto &c : commands) c.serial = ++g.serials;
     status = Status::Committed;
     g.inFlight.push_back(shared_from_this());
@@ -229,6 +234,20 @@ void CommandBuffer::wait() {
     Gpu &g = gpu();
     std::unique_lock<std::mutex> lock(g.mutex);
     g.finished.wait(lock, [&] { return status == Status::Completed || status == Status::Error; });
+    std::erase(g.unobserved, id);
+}
+
+void CommandBuffer::observed() {
+    Gpu &g = gpu();
+    std::lock_guard<std::mutex> lock(g.mutex);
+    std::erase(g.unobserved, id);
+}
+
+bool bufferInFlight(uint64_t commandBuffer) {
+    Gpu &g = gpu();
+    std::lock_guard<std::mutex> lock(g.mutex);
+    for (auto &c : g.inFlight) if (c->id == commandBuffer) return true;
+    return false;
 }
 
 bool inFlight(Buffer *b) {

@@ -32,7 +32,8 @@ struct ResidencySet {
     std::string label;
     std::set<Buffer *> staged, committed;
     std::atomic<int> inside{0};
-    std::mutex mutex; // of committed, against the GPU's thread
+    std::mutex mutex; // against the GPU's thread
+    bool stagedCopy(Buffer *b) const { return staged.count(b) != 0; }
     void add(Buffer *b);
     void remove(Buffer *b);
     void removeAll();
@@ -67,7 +68,7 @@ struct CommandBuffer : std::enable_shared_from_this<CommandBuffer> {
     std::vector<ArgumentChunk> chunks;
     std::vector<SetRef> sets;                        // attached when it was committed
     std::vector<std::set<Buffer *>> resident;        // what each held then
-    std::vector<uint64_t> unfinished;                // command buffers that were in flight then
+    std::vector<uint64_t> unfinished;                // command buffers that the host had not seen complete then
     size_t next = 0;                                 // command to run
     std::atomic<Status> status{Status::NotEnqueued};
     int errorCode = 0;                               // of MTLCommandBufferErrorDomain
@@ -78,15 +79,18 @@ struct CommandBuffer : std::enable_shared_from_this<CommandBuffer> {
     void *copyArgument(const void *bytes, uint64_t length);
     void commit(const std::vector<SetRef> &attached);
     void wait();
+    void observed(); // the host has seen it complete
     std::string name() const;
 };
 
 uint64_t nextId();
+bool bufferInFlight(uint64_t commandBuffer);
 bool inFlight(Buffer *b); // declared with useResource: by a command buffer in flight
 size_t commandBuffersInFlight();
 
 // checker.cpp
 struct Checker;
 std::unique_ptr<Checker> makeChecker(CommandBuffer &buffer, const Command &command);
+void forgetAccesses(Buffer *b);
 
 } // namespace sim

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <map>
 #include <mutex>
 #include <sys/mman.h>
 #include <thread>
@@ -51,6 +52,7 @@ struct Group : msl_group {
     uint32_t started, finished, atBarrier;
     uint32_t barriers, deviceBarriers; // passed so far
     const void *barrierSite;
+    uint32_t barrierFlags;
     uint32_t barrierThread;
     uint16_t order[GROUP_THREADS_MAX]; // the order in which threads start
     Fiber *byThread[GROUP_THREADS_MAX];
@@ -140,6 +142,7 @@ void settleBarrier(Group &g) {
             "threadgroup_barrier that not all threads reach: " + std::to_string(g.finished) + " of " + std::to_string(g.threads) + " threads have returned", g.barrierSite);
     g.atBarrier = 0;
     g.barriers++;
+    if (g.barrierFlags & 1) g.deviceBarriers++;
     for (uint32_t i = 0; i < g.simds; i++) {
         msl_simd &s = g.simdgroups[i];
         for (uint32_t m = s.at_barrier; m; m &= m - 1) g.wake(g.byThread[i * MSL_LANES + (uint32_t)__builtin_ctz(m)]);
@@ -172,7 +175,7 @@ void threadgroupBarrier(msl_thread *t, msl_u32 flags, const void *site) {
         report("barrier divergence", std::string("threads of one threadgroup wait at different barriers: thread ") + std::to_string(t->index) + " at " + describe(site) + ", thread " +
             std::to_string(g.barrierThread) + " at " + describe(g.barrierSite) + ", kernel " + g.dispatch->kernel->name);
     g.atBarrier++;
-    if (flags & 1) g.deviceBarriers++; // counted up by all threads alike: only equality matters
+    g.barrierFlags = flags;
     s.at_barrier |= 1u << t->lane;
     settleBarrier(g);
     settle(g, s);
@@ -182,7 +185,8 @@ void threadgroupBarrier(msl_thread *t, msl_u32 flags, const void *site) {
 void accessFromKernel(const void *address, msl_u64 bytes, msl_u32 kind, const void *site) {
     msl_thread *t = msl_current;
     Group &g = *(Group *)t->group;
-    Access a{(uintptr_t)address, bytes, kind, site, t, g.dispatch->kernel->name, g.barriers, g.deviceBarriers};
+    uintptr_t stack = (uintptr_t)fiberOf(t)->stack;
+    Access a{(uintptr_t)address, bytes, kind, site, t, g.dispatch->kernel->name, stack, stack + STACK_BYTES, g.barriers, g.deviceBarriers};
     g.dispatch->checker->access(a);
 }
 
@@ -481,7 +485,17 @@ uint64_t threadgroupBytes(const msl_library *library, const msl_kernel *kernel) 
     return bytes;
 }
 
+static std::string symbolize(const void *site);
+
 std::string describe(const void *site) {
+    static std::mutex mutex;
+    static std::map<const void *, std::string> &known = *new std::map<const void *, std::string>();
+    std::lock_guard<std::mutex> lock(mutex);
+    auto i = known.find(site);
+    return i != known.end() ? i->second : known[site] = symbolize(site);
+}
+
+static std::string symbolize(const void *site) {
     Dl_info info;
     if (!site || !dladdr(site, &info) || !info.dli_fname) return "an unknown place";
     char command[1024], line[512];

@@ -33,6 +33,7 @@ const char commonFlags[] = " -x c++ -std=c++14 -march=native -fPIC -shared -nost
                            " -Wall -Wextra -Werror -Wdouble-promotion -Wno-unused-function -Wno-unused-parameter -Wno-unknown-attributes -Wno-duplicate-decl-specifier -Wno-unknown-pragmas -Wno-undefined-internal";
 const char fastFlags[] = " -O2";
 const char strictFlags[] = " -O1 -DMSL_STRICT -fsanitize=kernel-address -fsanitize-recover=kernel-address -mllvm -asan-instrumentation-with-call-threshold=0 -mllvm -asan-stack=0"
+                           " -fsanitize=alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow,bounds -fsanitize-recover=all"
                            " -mllvm -asan-globals=0 -mllvm -asan-opt-same-temp=0 -mllvm -asan-kernel-mem-intrinsic-prefix=1";
 
 std::string hash(const std::string &s) {
