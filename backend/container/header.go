@@ -21,6 +21,15 @@ var dtypeBits = map[string]uint64{
 	"I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }
 
+// headerWords are the strings that a header repeats for each of up to 120,000 tensors.
+var headerWords = func() map[string]string {
+	words := map[string]string{"dtype": "dtype", "shape": "shape", "data_offsets": "data_offsets"}
+	for name := range dtypeBits {
+		words[name] = name
+	}
+	return words
+}()
+
 // header is what a safetensors file says of itself. Tensors are in file order and cover the data without holes.
 type header struct {
 	metadata map[string]string
@@ -114,23 +123,30 @@ func compare(a, b int64) int {
 func (s *scanner) tensor(name string) (tensorEntry, error) {
 	t := tensorEntry{name: name}
 	var offsets []int64
-	var hasShape bool
-	seen := map[string]bool{}
-	err := s.object(func(key string) (err error) {
-		if seen[key] {
+	var hasType, hasShape, hasOffsets bool
+	once := func(seen *bool, key string) error {
+		if *seen {
 			return fmt.Errorf("%q is given twice", key)
 		}
-		seen[key] = true
+		*seen = true
+		return nil
+	}
+	err := s.object(func(key string) (err error) {
 		switch key {
 		case "dtype":
-			t.dtype, err = s.string()
+			if err = once(&hasType, key); err == nil {
+				t.dtype, err = s.string()
+			}
 		case "shape":
-			hasShape = true
-			t.shape, err = s.integers()
+			if err = once(&hasShape, key); err == nil {
+				t.shape, err = s.integers()
+			}
 		case "data_offsets":
-			offsets, err = s.integers()
+			if err = once(&hasOffsets, key); err == nil {
+				offsets, err = s.integers()
+			}
 		default:
-			return fmt.Errorf("unknown field %q", key)
+			err = fmt.Errorf("unknown field %q", key)
 		}
 		return err
 	})
@@ -257,6 +273,9 @@ func (s *scanner) string() (string, error) {
 		case c == '"':
 			raw := s.text[start:s.at]
 			s.at++
+			if word, ok := headerWords[string(raw)]; ok { // does not allocate
+				return word, nil
+			}
 			if !escaped {
 				return string(raw), nil
 			}

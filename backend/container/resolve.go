@@ -2,7 +2,6 @@ package container
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -68,15 +67,27 @@ func (q *quantised) stamp(e Encoding) error {
 	return nil
 }
 
-var digits = regexp.MustCompile(`\d+`)
-
 // role is a tensor's name without its numbers: what it is in every layer.
-func role(name string) string { return digits.ReplaceAllString(name, "#") }
+func role(name string) string {
+	bare := make([]byte, 0, len(name))
+	for _, c := range []byte(name) {
+		if c < '0' || c > '9' {
+			bare = append(bare, c)
+		}
+	}
+	return string(bare)
+}
 
 // evidence collects what the container's settled tensors are stored as, by role and by class.
 type evidence struct {
-	settled map[string]map[Encoding]bool
-	sampled map[string]int // tensors of a role whose bytes were heard
+	settled map[kind]map[Encoding]bool
+	sampled map[kind]int // tensors of a role whose bytes were heard
+}
+
+// kind is a class of tensors, or (with a role) the same tensor in every layer.
+type kind struct {
+	role  string
+	class Class
 }
 
 // samplesPerRole bounds the reading of samples: when so many tensors of one role have been heard, the rest follow them.
@@ -84,11 +95,11 @@ type evidence struct {
 const samplesPerRole = 128
 
 func newEvidence() evidence {
-	return evidence{settled: map[string]map[Encoding]bool{}, sampled: map[string]int{}}
+	return evidence{settled: map[kind]map[Encoding]bool{}, sampled: map[kind]int{}}
 }
 
 func (ev evidence) add(q *quantised) {
-	for _, key := range q.evidenceKeys() {
+	for _, key := range q.kinds() {
 		if ev.settled[key] == nil {
 			ev.settled[key] = map[Encoding]bool{}
 		}
@@ -96,14 +107,14 @@ func (ev evidence) add(q *quantised) {
 	}
 }
 
-// evidenceKeys: the same tensor in other layers says more than others of its class, and is asked first.
-func (q *quantised) evidenceKeys() []string {
-	return []string{"role " + role(q.name) + " of " + q.class.String(), "class " + q.class.String()}
+// kinds: the same tensor in other layers says more than others of its class, and is asked first.
+func (q *quantised) kinds() [2]kind {
+	return [2]kind{{role(q.name), q.class}, {"", q.class}}
 }
 
 // relatives is the reading that the settled relatives of q share, if exactly one of q's readings occurs among them.
 func (ev evidence) relatives(q *quantised) (Encoding, bool) {
-	for _, key := range q.evidenceKeys() {
+	for _, key := range q.kinds() {
 		var found []Encoding
 		for _, r := range q.readings {
 			if ev.settled[key][r] {
@@ -126,13 +137,13 @@ func (ev evidence) relatives(q *quantised) (Encoding, bool) {
 func (q *quantised) settle(ev evidence, sample func(shape) (data []byte, scales []float32, rows int, err error)) error {
 	byRelatives, related := ev.relatives(q)
 	byBytes, telling := byRelatives, false
-	if tried := ev.sampled[q.evidenceKeys()[0]]; !related || tried < samplesPerRole {
+	if tried := ev.sampled[q.kinds()[0]]; !related || tried < samplesPerRole {
 		data, scales, rows, err := sample(q.shapes[0])
 		if err != nil {
 			return err
 		}
 		byBytes, telling = readBytes(q.readings, data, scales, shape{rows, q.shapes[0].columns})
-		ev.sampled[q.evidenceKeys()[0]]++
+		ev.sampled[q.kinds()[0]]++
 	}
 	var decided Encoding
 	switch {
