@@ -1,0 +1,41 @@
+package cpu
+
+// #include "attention.h"
+import "C"
+
+import "colibri/backend/container"
+
+// ScratchBytes bounds the working memory for calls of up to rows rows at contexts of up to positions, whatever the weights' formats.
+func (b *Backend) ScratchBytes(config *container.Config, rows, positions int) int64 {
+	a, m := &config.Attention, &config.MoE
+	floats := 0
+	// A weight's input in three layouts, of which the widest takes 9/8 of the row and 16 lanes' block more.
+	panel := func(columns int) int { return columns + columns/8 + 18*16 }
+	width := a.Heads * a.HeadDim
+	call := C.cpu_layer_call{heads: C.int32_t(a.Heads), head_dim: C.int32_t(a.HeadDim)}
+	if a.Kind == container.MLA {
+		width = a.Heads * max(a.ValueDim, a.NopeDim+config.RoPE.Dim)
+		call.mla, call.kv_rank, call.rope_dim = 1, C.int32_t(a.KVRank), C.int32_t(config.RoPE.Dim)
+		floats += rows * (a.QueryRank + a.KVRank + config.RoPE.Dim)
+	}
+	inner := max(config.DenseInner, m.SharedInner)
+	slots := min(rows*m.PerToken, 1024)
+	floats += 3 * rows * max(panel(config.Hidden), panel(width), panel(inner), panel(a.QueryRank))
+	floats += rows * (2*config.Hidden + width + m.Experts + 2*a.KVHeads*a.HeadDim)
+	floats += 2 * max(rows*inner, slots*m.Inner)
+	floats += max(rows*width, slots*panel(m.Inner))
+	if x := &a.Index; x.Heads > 0 {
+		floats += rows*(2*x.Heads*(x.HeadDim+16)+x.HeadDim+x.Heads) + min(rows, 16)*positions
+	}
+	floats += 4*rows*a.Heads + 64*m.Experts // descriptions of units and products
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if b.c != nil {
+		floats += b.threads * int(max(C.cpu_attention_scratch(b.c, &call), b.c.kernels.product_scratch))
+	}
+	floats += 64 * (int(C.buffers) + b.threads) // rounding
+	return 4 * int64(floats)
+}
+
+// scratchInUse is what the backend has taken so far.
+func (b *Backend) scratchInUse() int64 { return int64(C.cpu_backend_bytes(b.c)) }
