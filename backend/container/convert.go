@@ -273,7 +273,7 @@ func (v *conversion) rows(w *plannedWeight, first, last int) ([]byte, []float32,
 func (v *conversion) repack(w *plannedWeight, first, last int) ([]byte, []float32, errorStat, error) {
 	none := errorStat{Count: int64(last-first) * int64(w.Columns)}
 	b, err := v.c.readRows(v.c.weights[w.Name], first, last)
-	if err != nil || b.Encoding == w.Encoding {
+	if err != nil || b.Encoding.within(w.Columns) == w.Encoding.within(w.Columns) {
 		return b.Data, b.Scales, none, err
 	}
 	weights := Dequantise(&b)

@@ -109,8 +109,8 @@ func (c *Container) Describe() (*Description, error) {
 		f := ClassFormat{Class: r.Class.String(), Bytes: r.Bytes, RelativeError: r.RelativeError}
 		for _, e := range r.Encodings {
 			f.Formats = append(f.Formats, e.String())
-			d.warnOf(r.Class, e)
 		}
+		d.warnOf(r)
 		d.Formats = append(d.Formats, f)
 	}
 	_, err = os.Stat(filepath.Join(c.Dir, "tokenizer.json"))
@@ -164,12 +164,16 @@ func (c *Container) describeExperts(d *Description) {
 	}
 }
 
-// warnOf adds what is known to go wrong with a format.
-func (d *Description) warnOf(class Class, e Encoding) {
-	switch {
-	case class == MTPHead && coarse(e.Format):
-		d.Warnings = append(d.Warnings, fmt.Sprintf("the MTP layers are %s: below 8 bits their drafts are rarely accepted; convert the original checkpoint, whose MTP layers become int8", e))
-	case class == RoutedExperts && e.Format == Int4Row:
+// warnOf adds what is known to go wrong with a class's formats.
+func (d *Description) warnOf(r ClassReport) {
+	for _, e := range r.Encodings {
+		if r.Class == MTPHead && coarse(e.Format) {
+			d.Warnings = append(d.Warnings, fmt.Sprintf("the MTP layers are %s: below 8 bits their drafts are rarely accepted; convert the original checkpoint, whose MTP layers become int8", e))
+			return
+		}
+	}
+	// Grouped weights narrower than a group are int4-row too; only experts without any groups are meant.
+	if r.Class == RoutedExperts && !slices.ContainsFunc(r.Encodings, func(e Encoding) bool { return e.Format != Int4Row }) {
 		d.Warnings = append(d.Warnings, "the experts are int4-row, which costs several points of quality and makes some answers endless; int4-g64 is much better")
 	}
 }

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -57,13 +58,22 @@ func (l *ExpertLayout) Bytes() (total int64) {
 	return total
 }
 
+// quote writes a string as JSON; for valid UTF-8 that cannot fail.
+func quote(s string) string {
+	text, _ := json.Marshal(s)
+	return string(text)
+}
+
 // formatRecords writes the value of __metadata__["colibri.records"].
 func formatRecords(records map[string]ExpertLayout) string {
 	var b strings.Builder
+	b.WriteString("{")
 	for i, name := range slices.Sorted(maps.Keys(records)) {
 		layout := records[name]
-		b.WriteString(map[bool]string{true: "{", false: ","}[i == 0])
-		fmt.Fprintf(&b, "%q:{\"bytes\":[%d]", name, layout.SlotBytes)
+		if i > 0 {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(&b, "%s:{\"bytes\":[%d]", quote(name), layout.SlotBytes)
 		for i, p := range layout.placements() {
 			fmt.Fprintf(&b, ",%q:{\"format\":%q,\"shape\":[%d,%d],\"data\":[%d,%d],\"scales\":[%d,%d]}",
 				expertParts[i], p.Encoding, p.Rows, p.Columns, p.DataOffset, p.DataBytes, p.ScaleOffset, p.ScaleBytes)
@@ -194,7 +204,7 @@ func formatSums(names []string, sums map[string]uint32) string {
 		if i > 0 {
 			b.WriteString(",")
 		}
-		fmt.Fprintf(&b, "%q:\"%08x\"", name, sums[name])
+		fmt.Fprintf(&b, "%s:\"%08x\"", quote(name), sums[name])
 	}
 	b.WriteString("}")
 	return b.String()

@@ -165,3 +165,11 @@ func (f Format) largest() float32 {
 	}
 	return 0
 }
+
+// within is the encoding as rows of a width show it: groups at least as wide as the row are one scale a row.
+func (e Encoding) within(columns int) Encoding {
+	if e.Format == Int4Group && e.Group >= columns {
+		return Encoding{Format: Int4Row}
+	}
+	return e
+}

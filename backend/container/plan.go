@@ -282,7 +282,7 @@ func (s *plannedShard) headerBytes(sums map[string]uint32, stats map[Class]error
 	}
 	fmt.Fprintf(&b, `{"__metadata__":%s`, meta)
 	for _, t := range s.tensors {
-		fmt.Fprintf(&b, `,%q:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, t.name, t.dtype, strings.ReplaceAll(fmt.Sprint(t.shape), " ", ","), t.begin, t.end)
+		fmt.Fprintf(&b, `,%s:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, quote(t.name), t.dtype, strings.ReplaceAll(fmt.Sprint(t.shape), " ", ","), t.begin, t.end)
 	}
 	b.WriteString("}")
 	if pad := alignUp(int64(8+b.Len()), ExpertAlignment) - int64(8+b.Len()); pad > 0 {

@@ -366,11 +366,8 @@ func (r *resolver) settled(q *quantised) {
 func (r *resolver) place(q *quantised) {
 	data, scales := q.data.Offset, q.scales.Offset
 	for i, name := range q.weights {
-		s, e := q.shapes[i], q.readings[0]
-		// A group as wide as the row is one scale a row.
-		if e.Format == Int4Group && e.Group >= s.columns {
-			e = Encoding{Format: Int4Row}
-		}
+		s := q.shapes[i]
+		e := q.readings[0].within(s.columns)
 		w := r.c.weights[name]
 		w.Encoding = e
 		w.Data = Span{q.data.File, data, e.DataBytes(s.rows, s.columns)}
