@@ -2,12 +2,37 @@
 
 package residency
 
-import "golang.org/x/sys/unix"
+import (
+	"unsafe"
 
-// mapMemory makes an anonymous private mapping; its pages take memory once they are touched. Mappings begin on a page, which is
-// 16 KiB on a Mac and 4 KiB elsewhere, where nothing asks for more; align says what is asked for.
+	"golang.org/x/sys/unix"
+
+	"colibri/backend/container"
+)
+
+// mapMemory makes an anonymous private mapping that begins on a multiple of container.ExpertAlignment, as backends ask
+// for; its pages take memory once they are touched. Pages are 16 KiB on a Mac and 4 KiB elsewhere: there a larger mapping is
+// trimmed at both ends.
 func mapMemory(bytes int64) ([]byte, error) {
-	return unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	const alignment = container.ExpertAlignment
+	size := uintptr(bytes)
+	base, err := unix.MmapPtr(-1, 0, nil, size+alignment, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, err
+	}
+	head := -uintptr(base) % alignment
+	if head > 0 {
+		if err := unix.MunmapPtr(base, head); err != nil {
+			return nil, err
+		}
+	}
+	start := unsafe.Add(base, head)
+	if err := unix.MunmapPtr(unsafe.Add(start, size), alignment-head); err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(start), bytes), nil
 }
 
-func unmapMemory(memory []byte) error { return unix.Munmap(memory) }
+func unmapMemory(memory []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(memory)), uintptr(len(memory)))
+}
