@@ -1,0 +1,23 @@
+package engine
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// peakBytes is the most memory the process had resident. VmHWM, not getrusage: ru_maxrss also counts what the process was
+// before exec.
+func peakBytes() int64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, found := strings.CutPrefix(line, "VmHWM:"); found {
+			kilobytes, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			return kilobytes << 10
+		}
+	}
+	return 0
+}
