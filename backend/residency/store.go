@@ -168,7 +168,7 @@ func (s *Store) describe() (window int64, err error) {
 			for i := range e.Reads {
 				if len(e.Reads[i].Pieces) > 0 {
 					_, w := directWindow(&e.Reads[i])
-					window = max(window, w)
+					window = max(window, (w+container.ExpertAlignment-1)&^(container.ExpertAlignment-1))
 				}
 			}
 		}

@@ -1,0 +1,183 @@
+package residency
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write golden files instead of comparing with them")
+
+const gib = 1 << 30
+
+// simulatedMac is a Mac of the given memory. The GPU may hold 2/3 of a small one's memory and 84 % of a large one's, as measured
+// (11.84 of 16 GiB, 107.52 of 128). Memory bandwidth grows with the class of chip that such memory is sold with.
+func simulatedMac(gigabytes int, busy bool, diskGBs float64) Machine {
+	memory := int64(gigabytes) * gib
+	m := Machine{MemoryBytes: memory, DiskBytesPerSecond: diskGBs * 1e9, LayerSeconds: 250e-6}
+	switch {
+	case gigabytes <= 16:
+		m.WorkingSetBytes = memory * 2 / 3
+		m.WeightBytesPerSecond, m.OpsPerSecond = 80e9, 3e12
+	case gigabytes <= 48:
+		m.WorkingSetBytes = memory * 3 / 4
+		m.WeightBytesPerSecond, m.OpsPerSecond = 180e9, 6e12
+	case gigabytes <= 128:
+		m.WorkingSetBytes = memory * 84 / 100
+		m.WeightBytesPerSecond, m.OpsPerSecond = 380e9, 14e12
+	default:
+		m.WorkingSetBytes = memory * 84 / 100
+		m.WeightBytesPerSecond, m.OpsPerSecond = 650e9, 22e12
+	}
+	// Idle: the system alone, 3 GiB and a 32nd of the memory. Busy: a browser, an editor and a call on top.
+	m.OthersBytes = 3*gib + memory/32
+	if busy {
+		m.OthersBytes += min(memory/4, 16*gib)
+	}
+	return m
+}
+
+// glm52 is GLM-5.2 at int4-g64 (744 B weights, 429 GB on disk with its int8 MTP layer), a context of 4,096.
+func glm52() Load {
+	return Load{Layers: 78, SparseLayers: 75, Experts: 256, PerToken: 8, ExpertBytes: 21_233_664, ResidentBytes: 10_800_000_000,
+		TokenBytes: 9_800_000_000, TokenWeights: 40_000_000_000, KVBytesPerToken: 182_000, Context: 4096,
+		ScratchBytes: 1 << 30, StagingBytes: 0, PromptTokens: 256, BatchToken: 512}
+}
+
+// qwen30b is a 30 B model of 48 layers with 128 experts, 8 used, at 4 bits.
+func qwen30b() Load {
+	return Load{Layers: 48, SparseLayers: 48, Experts: 128, PerToken: 8, ExpertBytes: 2_654_208, ResidentBytes: 1_300_000_000,
+		TokenBytes: 1_000_000_000, TokenWeights: 3_300_000_000, KVBytesPerToken: 98_304, Context: 8192,
+		ScratchBytes: 256 << 20, PromptTokens: 256, BatchToken: 512}
+}
+
+func TestGoldenPlans(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("Plans for simulated Macs (see simulatedMac): memory, others, disk; then the automatic limit, expert memory, experts, tok/s and seconds to the first word.\n")
+	for _, model := range []struct {
+		name string
+		load Load
+	}{{"GLM-5.2 int4-g64", glm52()}, {"30B-A3B 4 bits", qwen30b()}} {
+		fmt.Fprintf(&b, "\n%s\n", model.name)
+		for _, gigabytes := range []int{8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512} {
+			for _, busy := range []bool{false, true} {
+				for _, disk := range []float64{1.5, 5, 12, 17} {
+					m := simulatedMac(gigabytes, busy, disk)
+					state := map[bool]string{false: "idle", true: "busy"}[busy]
+					fmt.Fprintf(&b, "%3d GB %s %4.1f GB/s  ", gigabytes, state, disk)
+					p, err := NewPlan(m, model.load, 0)
+					if err != nil {
+						fmt.Fprintf(&b, "refused: needs more than %s\n", formatBytes(Budget(m)))
+						continue
+					}
+					fmt.Fprintf(&b, "limit %8s  experts %8s %6d  tok/s %6.2f (%.2f to %.2f)  first word %6.1f s (%.1f to %.1f)\n",
+						formatBytes(p.LimitBytes), formatBytes(p.SlotBytes), p.Slots,
+						p.TokensPerSecond.Expected, p.TokensPerSecond.Low, p.TokensPerSecond.High,
+						p.FirstWordSeconds.Expected, p.FirstWordSeconds.Low, p.FirstWordSeconds.High)
+				}
+			}
+		}
+	}
+	path := filepath.Join("testdata", "plans.golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, expected := strings.Split(b.String(), "\n"), strings.Split(string(want), "\n")
+	for i := range max(len(got), len(expected)) {
+		if i >= len(got) || i >= len(expected) || got[i] != expected[i] {
+			t.Fatalf("line %d differs; run with -update and read the change\n got %q\nwant %q", i+1, at(got, i), at(expected, i))
+		}
+	}
+}
+
+func at(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return "(end)"
+}
+
+// TestPlansAreSound checks every plan of a dense table of machines against what must hold of all of them.
+func TestPlansAreSound(t *testing.T) {
+	for _, load := range []Load{glm52(), qwen30b()} {
+		for _, busy := range []bool{false, true} {
+			for _, disk := range []float64{1.5, 5, 12, 17} {
+				var previous Plan
+				for gigabytes := 8; gigabytes <= 512; gigabytes += 8 {
+					m := simulatedMac(gigabytes, busy, disk)
+					p, err := NewPlan(m, load, 0)
+					name := fmt.Sprintf("%d GB, busy %v, %v GB/s", gigabytes, busy, disk)
+					if err != nil {
+						if previous.Slots > 0 {
+							t.Errorf("%s: refused where a smaller machine works: %v", name, err)
+						}
+						if !strings.Contains(err.Error(), "this model needs") {
+							t.Errorf("%s: no arithmetic in %v", name, err)
+						}
+						continue
+					}
+					total := p.ResidentBytes + p.KVBytes + p.ScratchBytes + p.StagingBytes + p.SlotBytes
+					switch {
+					case total > p.LimitBytes, p.LimitBytes > m.WorkingSetBytes, p.LimitBytes+m.OthersBytes > m.MemoryBytes:
+						t.Errorf("%s: %+v exceeds the machine", name, p)
+					case p.Slots < previous.Slots:
+						t.Errorf("%s: fewer experts than on a smaller machine", name)
+					case p.TokensPerSecond.Low > p.TokensPerSecond.Expected, p.TokensPerSecond.Expected > p.TokensPerSecond.High:
+						t.Errorf("%s: range %v", name, p.TokensPerSecond)
+					case p.FirstWordSeconds.Low > p.FirstWordSeconds.Expected, p.FirstWordSeconds.Expected > p.FirstWordSeconds.High:
+						t.Errorf("%s: first word %v", name, p.FirstWordSeconds)
+					case p.TokensPerSecond.Expected < previous.TokensPerSecond.Expected*0.999:
+						t.Errorf("%s: slower than a smaller machine", name)
+					}
+					previous = p
+				}
+			}
+		}
+	}
+}
+
+func TestAUsersLimit(t *testing.T) {
+	m, load := simulatedMac(48, false, 5), qwen30b()
+	for limit := int64(3 * gib); limit < 60*gib; limit += gib {
+		p, err := NewPlan(m, load, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.LimitBytes > limit || p.LimitBytes > m.WorkingSetBytes {
+			t.Errorf("limit %d: plan for %d", limit, p.LimitBytes)
+		}
+		if limit > m.WorkingSetBytes && !strings.Contains(strings.Join(p.Sum, "\n"), "lowered") {
+			t.Errorf("limit %d was lowered without a word: %q", limit, p.Sum)
+		}
+	}
+	_, err := NewPlan(m, load, 2*gib)
+	if err == nil || !strings.Contains(err.Error(), "limit set to 2.1 GB") || !strings.Contains(err.Error(), "a context of") {
+		t.Errorf("a limit that a smaller context would fit: %v", err)
+	}
+	_, err = NewPlan(m, load, gib)
+	if err == nil || !strings.Contains(err.Error(), "may use 1.1 GB") || strings.Contains(err.Error(), "would fit") {
+		t.Errorf("a hopeless limit: %v", err)
+	}
+}
+
+func TestHitCurve(t *testing.T) {
+	l := qwen30b()
+	l.Hits = []HitPoint{{0.5, 0.9}, {0.1, 0.4}, {0.25, 0.7}}
+	for _, c := range []struct {
+		slots int
+		want  float64
+	}{{6144, 1}, {3072, 0.9}, {1536, 0.7}, {614, 0.4}, {2304, 0.8}, {0, 0}} {
+		if got := l.HitShare(c.slots); got.Expected < c.want-0.002 || got.Expected > c.want+0.002 || got.Low > got.Expected || got.High < got.Expected {
+			t.Errorf("%d slots: %v, want %v", c.slots, got, c.want)
+		}
+	}
+}
