@@ -3,8 +3,14 @@
 
 #include "kernels.h"
 
+#ifdef LANES_PORTABLE
+// One row at a time and loops left to the compiler: everything unrolled takes it minutes and gains nothing.
+#define INLINE static inline
+#define UNROLL
+#else
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 // ---- formats: blocks of a row, and how a block becomes vectors ----
 
@@ -257,27 +263,30 @@ INLINE void direct_blocked(const int format, const int kind, const int R, const 
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < M; m++) y[m][at + r] = v_sum(total[r][m]);
 }
 
-#define PLAIN(R, M) \
-    for (; row + R <= row1; row += R) direct_plain(format, R, M, w, row, x, y, row - row0)
-#define BLOCKED(R, M) \
-    for (; row + R <= row1; row += R) direct_blocked(format, kind, R, M, w, row, x, y, row - row0)
+#define STEP(R, M)                                                                          \
+    for (; row + R <= row1; row += R) {                                                     \
+        if (is_plain(format)) {                                                             \
+            direct_plain(format, R, M, w, row, x, y, row - row0);                           \
+        } else {                                                                            \
+            direct_blocked(format, kind, R, M, w, row, x, y, row - row0);                   \
+        }                                                                                   \
+    }
 
+// n is 1, 2 or 4; rows of the weight that do not fill a step go one by one.
 INLINE void direct_rows(const int format, const int kind, const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y) {
     int row = row0;
-    if (is_plain(format)) {
-        switch (n) {
-        case 1: PLAIN(8, 1); PLAIN(1, 1); break;
-        case 2: PLAIN(4, 2); PLAIN(1, 2); break;
-        case 3: PLAIN(2, 3); PLAIN(1, 3); break;
-        default: PLAIN(2, 4); PLAIN(1, 4); break;
-        }
+#ifndef LANES_PORTABLE
+    if (n == 4) {
+        if (is_plain(format)) STEP(2, 4) else STEP(1, 4)
+    } else if (n == 2) {
+        if (is_plain(format)) STEP(4, 2) else STEP(2, 2)
     } else {
-        switch (n) {
-        case 1: BLOCKED(4, 1); BLOCKED(1, 1); break;
-        case 2: BLOCKED(2, 2); BLOCKED(1, 2); break;
-        case 3: BLOCKED(1, 3); break;
-        default: BLOCKED(1, 4); break;
-        }
+        if (is_plain(format)) STEP(8, 1) else STEP(4, 1)
+    }
+#endif
+    for (int done = row; n > 0; n--, x++, y++) {
+        row = done;
+        STEP(1, 1)
     }
 }
 
@@ -413,30 +422,34 @@ INLINE void tile_blocked(const int vectors, const int corrected, const int R, co
     }
 }
 
-#define TILES(call)                                                                                                                  \
-    for (int m = 0; m < n; m += 3) {                                                                                                 \
-        const float *xm[3];                                                                                                          \
-        for (int i = 0; i < 3; i++) xm[i] = x[m + i < n ? m + i : m] + x_offset;                                                     \
-        int r = 0;                                                                                                                   \
-        switch (n - m) {                                                                                                             \
-        case 1:                                                                                                                      \
-            for (; r + 4 <= rows; r += 4) call(4, 1);                                                                                \
-            for (; r < rows; r++) call(1, 1);                                                                                        \
-            break;                                                                                                                   \
-        case 2:                                                                                                                      \
-            for (; r + 4 <= rows; r += 4) call(4, 2);                                                                                \
-            for (; r < rows; r++) call(1, 2);                                                                                        \
-            break;                                                                                                                   \
-        default:                                                                                                                     \
-            for (; r + 4 <= rows; r += 4) call(4, 3);                                                                                \
-            for (; r < rows; r++) call(1, 3);                                                                                        \
-        }                                                                                                                            \
+#ifdef LANES_PORTABLE
+enum { tile_r = 1, tile_m = 1 };
+#else
+enum { tile_r = 4, tile_m = 3 };
+#endif
+// Rows of activations by threes, then one by one; rows of the tile by fours, then one by one.
+#define TILES(call)                                                                    \
+    int m = 0;                                                                         \
+    for (; m + tile_m <= n; m += tile_m) {                                             \
+        const float *xm[tile_m];                                                       \
+        int r = 0;                                                                     \
+        for (int i = 0; i < tile_m; i++) xm[i] = x[m + i] + x_offset;                  \
+        for (; r + tile_r <= rows; r += tile_r) call(tile_r, tile_m, 0);                  \
+        for (; r < rows; r++) {                                                        \
+            for (int i = 0; i < tile_m; i++) call(1, 1, i);                            \
+        }                                                                              \
+    }                                                                                  \
+    for (; m < n; m++) {                                                               \
+        const float *xm[1] = {x[m] + x_offset};                                        \
+        int r = 0;                                                                     \
+        for (; r + tile_r <= rows; r += tile_r) call(tile_r, 1, 0);                       \
+        for (; r < rows; r++) call(1, 1, 0);                                              \
     }
-#define CALL_PLAIN(R, M) \
-    tile_plain(R, M, t->weights + r * chunk_columns, xm, blocks * 8, t->totals + (r * product_batch + m) * LANES)
-#define CALL_BLOCKED(R, M)                                                                                                           \
-    tile_blocked(vectors, corrected, R, M, t->weights + r * chunk_columns, t->scales + r * (chunk_columns / (8 * LANES)) * LANES, xm, \
-                 blocks, t->totals + (r * product_batch + m) * LANES)
+#define CALL_PLAIN(R, M, i)                                                            \
+    tile_plain(R, M, t->weights + r * chunk_columns, xm + (i), blocks * 8, t->totals + (r * product_batch + m + (i)) * LANES)
+#define CALL_BLOCKED(R, M, i)                                                                                                                    \
+    tile_blocked(vectors, corrected, R, M, t->weights + r * chunk_columns, t->scales + r * (chunk_columns / (8 * LANES)) * LANES, xm + (i), blocks, \
+                 t->totals + (r * product_batch + m + (i)) * LANES)
 
 static void tiles_plain(tile_memory *t, int rows, int n, const float *const *x, size_t x_offset, int blocks) { TILES(CALL_PLAIN) }
 INLINE void tiles_blocked(const int vectors, const int corrected, tile_memory *t, int rows, int n, const float *const *x, size_t x_offset,
@@ -488,7 +501,10 @@ static void product(const cpu_weight *w, int row0, int row1, int n, const float 
         }
         return;
     }
-    for (int i = 0; i < n; i += 4) direct(w, row0, row1, n - i < 4 ? n - i : 4, x + i, y + i);
+    for (int i = 0, step; i < n; i += step) {
+        step = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+        direct(w, row0, row1, step, x + i, y + i);
+    }
 }
 
 // ---- rows as numbers, and products with the transpose ----
@@ -691,11 +707,13 @@ INLINE void dot_tile(const int Q, const int T, const float *const *q, const floa
 static void scores(const float *const *q, int n, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions, float *out,
                    int stride) {
     int i = 0;
+#ifndef LANES_PORTABLE
     for (; i + 4 <= n; i += 4) {
         int t = 0;
         for (; t + 3 <= positions; t += 3) dot_tile(4, 3, q + i, ka + t, dim_a, kb + t, dim_b, out + i * stride + t, stride);
         for (; t < positions; t++) dot_tile(4, 1, q + i, ka + t, dim_a, kb + t, dim_b, out + i * stride + t, stride);
     }
+#endif
     for (; i < n; i++) {
         int t = 0;
         for (; t + 3 <= positions; t += 3) dot_tile(1, 3, q + i, ka + t, dim_a, kb + t, dim_b, out + i * stride + t, stride);
@@ -783,7 +801,9 @@ INLINE void weigh_rows(const int Q, float *const *out, const float *factor, cons
 
 static void weigh(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions) {
     int i = 0;
+#ifndef LANES_PORTABLE
     for (; i + 4 <= n; i += 4) weigh_rows(4, out + i, factor + i, p + i * stride, stride, v, dim, positions);
+#endif
     for (; i < n; i++) weigh_rows(1, out + i, factor + i, p + i * stride, stride, v, dim, positions);
 }
 
