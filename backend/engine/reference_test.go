@@ -77,15 +77,19 @@ type refModel struct {
 
 func loadReference(t testing.TB, dir string) *refModel {
 	t.Helper()
+	return &refModel{tensors: readTensors(t, filepath.Join(dir, "model.safetensors")), config: readConfig(t, dir)}
+}
+
+func readConfig(t testing.TB, dir string) (config map[string]any) {
+	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &refModel{tensors: readTensors(t, filepath.Join(dir, "model.safetensors"))}
-	if err := json.Unmarshal(b, &m.config); err != nil {
+	if err := json.Unmarshal(b, &config); err != nil {
 		t.Fatal(err)
 	}
-	return m
+	return config
 }
 
 func (m *refModel) number(key string, fallback float64) float64 {
@@ -558,13 +562,6 @@ func (m *refModel) gqa(prefix string, x []float64, position int, cache *refCache
 	heads, kvHeads := m.int("num_attention_heads"), m.int("num_key_value_heads")
 	dim := int(m.number("head_dim", float64(m.int("hidden_size")/heads)))
 	q, k, v := m.matvec(prefix+"q_proj.weight", x), m.matvec(prefix+"k_proj.weight", x), m.matvec(prefix+"v_proj.weight", x)
-	if limit, ok := m.config["clip_qkv"].(float64); ok {
-		for _, s := range [][]float64{q, k, v} {
-			for i := range s {
-				s[i] = math.Max(-limit, math.Min(limit, s[i]))
-			}
-		}
-	}
 	turned := dim
 	if p, ok := m.config["partial_rotary_factor"].(float64); ok {
 		turned = int(float64(dim) * p)
@@ -577,6 +574,13 @@ func (m *refModel) gqa(prefix string, x []float64, position int, cache *refCache
 		}
 		for h := range kvHeads {
 			copy(k[h*dim:], m.rms(prefix+"k_norm.weight", k[h*dim:][:dim]))
+		}
+	}
+	if limit, ok := m.config["clip_qkv"].(float64); ok {
+		for _, s := range [][]float64{q, k, v} {
+			for i := range s {
+				s[i] = math.Max(-limit, math.Min(limit, s[i]))
+			}
 		}
 	}
 	for h := range heads {
