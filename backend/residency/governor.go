@@ -21,9 +21,9 @@ type Reading struct {
 	CeilingBytes, FloorBytes int64
 	SlotBytes                int64 // what they may take at present
 	Pressure                 Pressure
-	// ThrashPerSecond counts pages that the system decompressed or swapped in since the last reading, per second: memory that
-	// is in use was not there.
-	ThrashPerSecond float64
+	// ThrashBytesPerSecond is how much the system decompressed or swapped in since the last reading, a second: memory that is in
+	// use was not there.
+	ThrashBytesPerSecond float64
 	// Tokens and TokenMillis are the tokens generated since the last reading and their mean time; both 0 when idle.
 	Tokens      int
 	TokenMillis float64
@@ -67,8 +67,8 @@ const (
 	longestQuiet  = 900.0 // … doubled each time pressure comes back
 	restSeconds   = 600.0
 	shrinkPause   = 2.0 // seconds between two shrinks for the same warning: freeing takes effect with a delay
-	// thrashPages is 16 MB/s of 16 KiB pages: below it the compressor works on what nobody uses.
-	thrashPages = 1000
+	// thrashBytes a second: below it the compressor works on what nobody uses. flash-moe saw 60,000 to 130,000 pages of 16 KiB a second.
+	thrashBytes = 16 << 20
 )
 
 // Decision is what to do with the expert memory.
@@ -85,7 +85,7 @@ func Govern(g Governor, r Reading) (Governor, Decision) {
 		g.restart(r)
 		return g, stay
 	}
-	if r.ThrashPerSecond >= thrashPages && r.Tokens > 0 {
+	if r.ThrashBytesPerSecond >= thrashBytes && r.Tokens > 0 {
 		g.thrashCount++
 	} else {
 		g.thrashCount = 0

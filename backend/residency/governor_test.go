@@ -31,7 +31,7 @@ func (m *machineUnderTest) run(t *testing.T, g Governor, readings int) Governor 
 		r := Reading{Seconds: m.seconds, CeilingBytes: m.ceiling, FloorBytes: m.floor, SlotBytes: m.size,
 			Tokens: max(1, int(4000/ms)), TokenMillis: ms}
 		if m.pressure != nil {
-			r.Pressure, r.ThrashPerSecond = m.pressure(m.seconds, m.size)
+			r.Pressure, r.ThrashBytesPerSecond = m.pressure(m.seconds, m.size)
 		}
 		var d Decision
 		g, d = Govern(g, r)
@@ -96,7 +96,7 @@ func TestPressureShrinksAtOnceAndGrowthIsSlow(t *testing.T) {
 		thrash   float64
 		within   int // readings
 		atMost   int64
-	}{{Warn, 0, 1, 30 * gib}, {Critical, 0, 1, 20 * gib}, {Calm, 5000, 2, 30 * gib}} {
+	}{{Warn, 0, 1, 30 * gib}, {Critical, 0, 1, 20 * gib}, {Calm, 100 << 20, 2, 30 * gib}} {
 		start := 10000.0
 		m := &machineUnderTest{ceiling: 40 * gib, floor: gib, size: 40 * gib, millis: flat,
 			pressure: func(s float64, _ int64) (Pressure, float64) {
@@ -170,7 +170,7 @@ func TestTheGovernorStaysInBoundsWhateverHappens(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		m := &machineUnderTest{ceiling: 1 + random.Int64N(100*gib), millis: func(int64) float64 { return 1 + 500*random.Float64() },
 			pressure: func(float64, int64) (Pressure, float64) {
-				return Pressure(random.IntN(12) / 10), 3000 * random.Float64()
+				return Pressure(random.IntN(12) / 10), 60e6 * random.Float64()
 			}}
 		m.floor = 1 + random.Int64N(m.ceiling)
 		m.size = m.floor + random.Int64N(m.ceiling-m.floor+1)
