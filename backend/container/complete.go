@@ -20,6 +20,10 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
+// enoughMissing ends the search: a config.json that asks for far more than the files hold is refused without
+// describing all of it first.
+const enoughMissing = 10_000
+
 // miss notes a tensor that is not there.
 func (r *resolver) miss(name string) {
 	r.missingCount++
@@ -47,7 +51,11 @@ func (r *resolver) complete() error {
 	} else if last := shards[len(shards)-1]; numbered.MatchString(last) {
 		where = fmt.Sprintf("the numbered files have no gaps, so files after %s may be missing (or config.json belongs to another model); download the rest", last)
 	}
-	return fmt.Errorf("the model is incomplete: %d tensors are missing (%s); %s", r.missingCount, strings.Join(names, ", "), where)
+	count := fmt.Sprint(r.missingCount)
+	if r.missingCount >= enoughMissing {
+		count = "more than " + count
+	}
+	return fmt.Errorf("the model is incomplete: %s tensors are missing (%s); %s", count, strings.Join(names, ", "), where)
 }
 
 var numbered = regexp.MustCompile(`^(.*?)(\d{2,6})(-of-(\d{2,6}))?\.safetensors$`)

@@ -235,6 +235,9 @@ func (r *resolver) experts() error {
 			continue
 		}
 		for expert := range c.MoE.Experts {
+			if r.missingCount >= enoughMissing {
+				return nil // complete refuses
+			}
 			source, err := r.expert(layer, expert)
 			if err != nil {
 				return err

@@ -164,6 +164,10 @@ func TestIncompleteContainers(t *testing.T) {
 	p.remove("mlp.experts")
 	refused(t, "without experts", p.write(t, "a.safetensors"), "24 tensors are missing", "and 20 more")
 	p = small(t)
+	p.config["n_routed_experts"], p.config["num_hidden_layers"], p.config["mlp_layer_types"], p.config["indexer_types"] = 1<<14, 12, nil, nil
+	p.remove("mlp.gate.")
+	refused(t, "a hostile config.json", p.write(t, "a.safetensors"), "more than 10")
+	p = small(t)
 	p.remove("o_proj.weight.qs")
 	refused(t, "without scales", p.write(t, "a.safetensors"), "3 tensors are missing (model.layers.0.self_attn.o_proj.weight.qs")
 	p = small(t)
