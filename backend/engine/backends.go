@@ -36,7 +36,8 @@ func Backends() []string {
 	return slices.Sorted(maps.Keys(openers))
 }
 
-func openBackend(name string) (compute.Backend, error) {
+// OpenBackend starts a backend by the name it was registered with.
+func OpenBackend(name string) (compute.Backend, error) {
 	openersMu.Lock()
 	open := openers[name]
 	openersMu.Unlock()
@@ -50,7 +51,7 @@ func openBackend(name string) (compute.Backend, error) {
 // lacks, "" if nothing. notice tells the user why the first choice was not taken: never silently the slower one.
 func chooseBackend(name string, check func(compute.Backend) string) (backend compute.Backend, notice string, err error) {
 	try := func(name string) (compute.Backend, error) {
-		b, err := openBackend(name)
+		b, err := OpenBackend(name)
 		if err != nil {
 			return nil, fmt.Errorf("the %s backend cannot be used: %w", name, err)
 		}

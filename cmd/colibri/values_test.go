@@ -1,0 +1,18 @@
+package main
+
+import "testing"
+
+func TestParseBytes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"1": 1, "600MB": 600 << 20, "600 mb": 600 << 20, "8G": 8 << 30, "8GiB": 8 << 30, "1.5k": 1536, "2T": 2 << 40, "4096B": 4096,
+	} {
+		if got, err := parseBytes(text); err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "B", "G", "-1", "0", "NaN", "Inf", "1e30", "8X", "1 2"} {
+		if got, err := parseBytes(text); err == nil {
+			t.Errorf("%q was read as %d", text, got)
+		}
+	}
+}
