@@ -4,3 +4,5 @@ package simulator
 
 // #cgo LDFLAGS: -L${SRCDIR}/../../../build/simulator -lcolibri-metal-sim -Wl,-rpath,${SRCDIR}/../../../build/simulator
 import "C"
+
+const sanitized = false

@@ -31,6 +31,7 @@ enum { STACK_BYTES = 128 * 1024 };
 struct alignas(64) Fiber {
     fcontext_t context;
     char *stack; // its lowest page is a guard
+    char *top;
     msl_thread thread;
 };
 
@@ -84,7 +85,8 @@ Fiber *newFiber(Worker *w) {
     f->stack = stack;
     // Stacks start at different distances from a page's end: the lanes of a SIMD-group would share one set of the cache otherwise.
     size_t shift = w->fibers.size() * 832 % 16384;
-    f->context = make_fcontext(stack + STACK_BYTES - 64 - shift, STACK_BYTES - 64 - shift - 4096, fiberMain);
+    f->top = stack + STACK_BYTES - 64 - shift;
+    f->context = make_fcontext(f->top, STACK_BYTES - 64 - shift - 4096, fiberMain);
     w->fibers.push_back(f);
     return f;
 }
@@ -114,11 +116,16 @@ void switchAway(Group &g, Fiber *me) {
 }
 
 void completeCollective(Group &g, msl_simd &s) {
-    // Lanes that wait at the place of the lowest waiting lane took part; others wait on in another branch.
-    uint32_t lowest = (uint32_t)__builtin_ctz(s.at_collective), members = 0;
+    // All lanes usually wait at one place. Where they have diverged, those furthest behind go on, so that they can catch up with the others:
+    // the deepest in calls, then the earliest in the code. The others wait on.
+    uint32_t first = (uint32_t)__builtin_ctz(s.at_collective), members = 0;
     for (uint32_t m = s.at_collective; m; m &= m - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(m);
-        if (s.site[l] == s.site[lowest]) members |= 1u << l;
+        if (s.depth[l] > s.depth[first] || (s.depth[l] == s.depth[first] && s.site[l] < s.site[first])) first = l;
+    }
+    for (uint32_t m = s.at_collective; m; m &= m - 1) {
+        uint32_t l = (uint32_t)__builtin_ctz(m);
+        if (s.site[l] == s.site[first] && s.depth[l] == s.depth[first]) members |= 1u << l;
     }
     uint32_t rest = s.at_collective & ~members;
     s.members = members;
@@ -150,19 +157,22 @@ void settleBarrier(Group &g) {
     }
 }
 
-void collective(msl_thread *t, const void *site) {
+void waitForLanes(msl_thread *t, const void *site, const void *frame) {
     Group &g = *(Group *)t->group;
     msl_simd &s = *t->simd;
-    s.site[t->lane] = site ? site : __builtin_return_address(0);
+    s.site[t->lane] = site;
+    s.depth[t->lane] = (uint32_t)((uintptr_t)fiberOf(t)->top - (uintptr_t)frame);
     s.at_collective |= 1u << t->lane;
     settle(g, s);
     switchAway(g, fiberOf(t));
 }
 
+void collective(msl_thread *t, const void *site) { waitForLanes(t, site ? site : __builtin_return_address(0), __builtin_frame_address(0)); }
+
 void simdgroupBarrier(msl_thread *t, msl_u32, const void *site) {
     msl_simd &s = *t->simd;
     uint32_t before = s.epoch;
-    collective(t, site ? site : __builtin_return_address(0));
+    waitForLanes(t, site ? site : __builtin_return_address(0), __builtin_frame_address(0));
     if (s.epoch == before) s.epoch++; // the first lane to go on
 }
 

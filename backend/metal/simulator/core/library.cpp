@@ -29,7 +29,8 @@ const char macroText[] =
     "#define INT_MAX 2147483647\n#define INT_MIN (-2147483647 - 1)\n#define UINT_MAX 4294967295u\n#define USHRT_MAX 65535\n#define CHAR_BIT 8\n"
     "#define M_PI_F 3.14159265f\n#define M_E_F 2.71828183f\n#define M_LOG2E_F 1.44269504f\n#define M_LN2_F 0.693147181f\n#define M_SQRT2_F 1.41421356f\n";
 
-const char commonFlags[] = " -x c++ -std=c++14 -march=native -fPIC -shared -nostdinc -fno-exceptions -fno-rtti -ffp-contract=on -fno-math-errno -fvisibility=hidden -gline-tables-only"
+// Calls that wait for other lanes keep their place: not merged from two branches, not copied into them, not turned into jumps.
+const char commonFlags[] = " -x c++ -std=c++14 -march=native -fPIC -shared -nostdinc -fno-exceptions -fno-rtti -ffp-contract=on -fno-math-errno -fconvergent-functions -fstack-clash-protection -fno-optimize-sibling-calls -fvisibility=hidden -gline-tables-only"
                            " -Wall -Wextra -Werror -Wdouble-promotion -Wno-unused-function -Wno-unused-parameter -Wno-unknown-attributes -Wno-duplicate-decl-specifier -Wno-unknown-pragmas -Wno-undefined-internal";
 const char fastFlags[] = " -O2";
 const char strictFlags[] = " -O1 -DMSL_STRICT -fsanitize=kernel-address -fsanitize-recover=kernel-address -mllvm -asan-instrumentation-with-call-threshold=0 -mllvm -asan-stack=0"

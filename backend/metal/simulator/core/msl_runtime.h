@@ -22,7 +22,8 @@ struct msl_simd {
     msl_u32 at_barrier;    // waiting in threadgroup_barrier
     msl_u32 members;       // took part in the last completed collective
     msl_u32 epoch;         // simdgroup_barriers passed, for the race check
-    const void *site[MSL_LANES];
+    const void *site[MSL_LANES]; // where each lane waits,
+    msl_u32 depth[MSL_LANES];    // and how deep its stack is there
 };
 
 struct msl_group;
