@@ -1,0 +1,108 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"colibri/backend/chat"
+	"colibri/backend/container"
+	"colibri/backend/engine"
+	"colibri/backend/telemetry"
+)
+
+// RealEngine is the engine of this program.
+func RealEngine() Engine { return realEngine{} }
+
+type realEngine struct{}
+
+func (realEngine) Describe(_ context.Context, dir string, _ int64) (Container, error) {
+	d, err := container.Describe(dir)
+	if err != nil {
+		return Container{}, err
+	}
+	c := Container{
+		Name: d.Name, Path: dir, Family: d.Family, Parameters: d.Parameters, Bytes: d.FileBytes, Layers: d.Layers,
+		Experts: d.Experts, PerToken: d.ExpertsPerToken, Context: d.Context,
+	}
+	if len(d.ExpertSizes) > 0 {
+		c.Format = d.ExpertSizes[0].Formats
+		// The least an answer can run in: what always stays, and the experts of one token in one layer.
+		c.NeedBytes = d.ResidentBytes + int64(d.ExpertsPerToken)*d.ExpertSizes[0].Bytes
+	}
+	return c, nil
+}
+
+func (realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int64, progress func(string, float64)) (Model, error) {
+	m, err := engine.Load(ctx, dir, engine.Options{
+		Backend: backend, MemoryBytes: memoryBytes,
+		Progress: func(p engine.Progress) {
+			progress("Reading the weights", float64(p.DoneBytes)/float64(max(p.TotalBytes, 1)))
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	progress("Getting ready", 1)
+	tok := m.Tokenizer()
+	if tok == nil {
+		return nil, errors.Join(fmt.Errorf("%s has no tokenizer.json, so it cannot be talked to; copy it from the original model", dir), m.Close())
+	}
+	template, err := chat.LoadTemplate(dir, tok, m.Config().EOS)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	session, err := m.NewSession()
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return &realModel{model: m, template: template, session: session}, nil
+}
+
+// realModel is a loaded model with the one session that all conversations share: it keeps what consecutive prompts have in common.
+type realModel struct {
+	model    *engine.Model
+	template *chat.Template
+	session  *engine.Session
+}
+
+func (m *realModel) Backend() string           { return m.model.Backend() }
+func (m *realModel) ContextTokens() int        { return m.model.Config().MaxPositions }
+func (m *realModel) Stats() telemetry.Snapshot { return m.model.Stats() }
+func (m *realModel) Atlas() telemetry.Atlas    { return m.model.Recorder().Atlas() }
+
+func (m *realModel) CountTokens(messages []chat.Message) (int, error) {
+	p, err := m.template.Prompt(messages, chat.Options{})
+	return len(p.IDs), err
+}
+
+func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) error) (Answered, error) {
+	p, err := m.template.Prompt(r.Messages, chat.Options{Continue: r.Continue})
+	if err != nil {
+		return Answered{}, err
+	}
+	result, err := m.session.Generate(ctx, engine.Request{
+		Prompt: p.IDs, MaxTokens: r.Sampling.MaxTokens, StopIDs: p.StopIDs,
+		ThinkingOpen: p.ThinkingOpen, ThinkStartID: p.ThinkStartID, ThinkEndID: p.ThinkEndID,
+		Sampling: engine.Sampling{
+			Temperature: r.Sampling.Temperature, TopP: r.Sampling.TopP, TopK: r.Sampling.TopK, MinP: r.Sampling.MinP,
+			RepetitionPenalty: r.Sampling.RepetitionPenalty, PresencePenalty: r.Sampling.PresencePenalty, Seed: r.Sampling.Seed,
+		},
+		Progress: r.Progress,
+	}, func(piece engine.Piece) error {
+		return emit(Token{Text: piece.Text, Thinking: piece.Thinking, Notice: piece.Notice})
+	})
+	s := result.Stats
+	out := Answered{
+		PromptTokens: result.PromptTokens, ReusedTokens: result.ReusedTokens, Tokens: len(result.IDs),
+		FinishReason: string(result.FinishReason), Seed: result.Seed,
+		TimeToFirstTokenMillis: s.TimeToFirstTokenMillis, PrefillTokensPerSecond: s.PrefillTokensPerSecond, TokensPerSecond: s.TokensPerSecond,
+		ReadBytes: int64(s.BytesRead), MemoryLimitBytes: s.MemoryLimitBytes,
+	}
+	if uses := s.ExpertHits + s.ExpertMisses; uses > 0 {
+		out.HitRate = float64(s.ExpertHits) / float64(uses)
+	}
+	return out, err
+}
+
+func (m *realModel) Close() error { return errors.Join(m.session.Close(), m.model.Close()) }

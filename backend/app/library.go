@@ -1,0 +1,189 @@
+package app
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// BundledID names the bundled model in the library; it is always there and always first.
+const BundledID = "bundled"
+
+func (a *App) libraryPath() string { return filepath.Join(a.opts.DataDir, "library.json") }
+
+func readLibrary(path string) (library []Container, notice string, err error) {
+	notice, err = readJSON(path, "list of models", &library)
+	if err != nil || notice != "" {
+		library = nil
+	}
+	library = slices.DeleteFunc(library, func(c Container) bool { return c.ID == "" || c.Path == "" || c.Bundled })
+	return append([]Container{{ID: BundledID, Name: "Colibri Mini", Bundled: true}}, library...), notice, err
+}
+
+// libraryView is the library with each container's presence looked up now.
+func (a *App) libraryView() []Container {
+	view := slices.Clone(a.library)
+	for i := range view {
+		if !view[i].Bundled {
+			_, err := os.Stat(view[i].Path)
+			view[i].Missing = err != nil
+		}
+	}
+	return view
+}
+
+// Library is the list of models.
+func (a *App) Library() []Container {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.libraryView()
+}
+
+func (a *App) saveLibraryLocked() error {
+	kept := slices.DeleteFunc(slices.Clone(a.library), func(c Container) bool { return c.Bundled })
+	if err := writeJSON(a.libraryPath(), kept); err != nil {
+		return fmt.Errorf("the list of models could not be kept: %w", err)
+	}
+	a.events.post("library", "library", nil)
+	return nil
+}
+
+func (a *App) containerLocked(id string) *Container {
+	for i := range a.library {
+		if a.library[i].ID == id {
+			return &a.library[i]
+		}
+	}
+	return nil
+}
+
+// OpenPaths is where every way of opening a container ends: drop on the window, Dock, Finder, command line, second instance, dialog.
+// Each path becomes an offer, good or bad, that the page shows when it is ready. It returns at once.
+func (a *App) OpenPaths(paths []string) {
+	for _, path := range paths {
+		a.work.Add(1)
+		go func() {
+			defer a.work.Done()
+			offer := a.offerFor(path)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.offers = slices.DeleteFunc(a.offers, func(o Offer) bool { return o.Path == offer.Path })
+			a.offers = append(a.offers, offer)
+			a.events.post("offer", offer.ID, offer)
+		}()
+	}
+}
+
+func (a *App) offerFor(path string) Offer {
+	offer := Offer{ID: rand.Text(), Path: path}
+	dir, err := ContainerDir(path)
+	if err == nil {
+		offer.Path = dir
+		var c Container
+		if c, err = a.opts.Engine.Describe(a.ctx, dir, a.Settings().MemoryLimitBytes); err == nil {
+			c.Path = dir
+			if c.Name == "" {
+				c.Name = strings.TrimSuffix(filepath.Base(dir), ".colibri")
+			}
+			offer.Container = &c
+			return offer
+		}
+	}
+	offer.Error = err.Error()
+	return offer
+}
+
+// ContainerDir turns what was dropped into the container's folder: a folder stands for itself, a file for the folder it lies in.
+func ContainerDir(path string) (string, error) {
+	path = strings.TrimSpace(path)
+	if !filepath.IsAbs(path) || strings.ContainsAny(path, "\x00\n") {
+		return "", fmt.Errorf("%q is not the full path of a file or folder; drop a model's folder from the Finder", path)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("there is nothing at %s (any more); check that the disk is connected", path)
+	}
+	if !info.IsDir() {
+		path = filepath.Dir(path)
+	}
+	return filepath.Clean(path), nil
+}
+
+// AcceptOffer adds the offered container to the library, in place, and returns its id.
+func (a *App) AcceptOffer(id string) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := slices.IndexFunc(a.offers, func(o Offer) bool { return o.ID == id })
+	if i < 0 || a.offers[i].Container == nil {
+		return "", errors.New("this offer is gone; drop the model again")
+	}
+	c := *a.offers[i].Container
+	a.offers = slices.Delete(a.offers, i, i+1)
+	for j := range a.library {
+		if samePath(a.library[j].Path, c.Path) {
+			c.ID, c.Added, c.LastUsed = a.library[j].ID, a.library[j].Added, a.library[j].LastUsed
+			a.library[j] = c
+			return c.ID, a.saveLibraryLocked()
+		}
+	}
+	c.ID, c.Added = rand.Text(), time.Now().UnixMilli()
+	a.library = append(a.library, c)
+	return c.ID, a.saveLibraryLocked()
+}
+
+// DismissOffer forgets an offer.
+func (a *App) DismissOffer(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.offers = slices.DeleteFunc(a.offers, func(o Offer) bool { return o.ID == id })
+}
+
+// RemoveContainer takes a container off the list. Its files stay where they are.
+func (a *App) RemoveContainer(id string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if id == BundledID {
+		return errors.New("the bundled model belongs to the program and stays in the list")
+	}
+	if a.model.ID == id && (a.model.Phase == ModelReady || a.model.Phase == ModelLoading) {
+		return errors.New("this model is loaded; choose another one before removing it from the list")
+	}
+	a.library = slices.DeleteFunc(a.library, func(c Container) bool { return c.ID == id })
+	return a.saveLibraryLocked()
+}
+
+// Relocate points a container whose files were moved to where they are now. The new place must hold the same kind of model.
+func (a *App) Relocate(id, path string) error {
+	offer := a.offerFor(path)
+	if offer.Error != "" {
+		return errors.New(offer.Error)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.containerLocked(id)
+	if c == nil || c.Bundled {
+		return errors.New("this model is not in the list any more")
+	}
+	if c.Family != "" && (c.Family != offer.Container.Family || c.Bytes != offer.Container.Bytes) {
+		return fmt.Errorf("%s holds another model (%s, %d bytes) than %s did; add it as a new one instead",
+			offer.Path, offer.Container.Family, offer.Container.Bytes, c.Name)
+	}
+	moved := *offer.Container
+	moved.ID, moved.Name, moved.Added, moved.LastUsed = c.ID, c.Name, c.Added, c.LastUsed
+	*c = moved
+	return a.saveLibraryLocked()
+}
+
+func samePath(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}

@@ -1,0 +1,31 @@
+// The memory slider: its ends and what it says.
+
+import type { Container } from '../bridge/types';
+import { bytes, speedRange } from './format';
+
+export interface MemoryChoice {
+  floor: number;
+  ceiling: number;
+  step: number;
+  suggested: number;
+}
+
+/** The ceiling leaves the rest of the computer a quarter of its memory, and never less than 4 GB on large machines. */
+export function memoryChoice(c: Container | undefined, totalBytes: number): MemoryChoice {
+  const total = totalBytes > 0 ? totalBytes : 8e9;
+  const floor = Math.max(c?.needBytes ?? 0, 16e6);
+  const ceiling = Math.max(floor, Math.min(total * 0.75, Math.max(total - 4e9, total / 2)));
+  const wanted = c && c.bytes > 0 ? Math.min(ceiling, Math.max(floor, c.bytes * 1.3)) : ceiling;
+  const step = Math.max(1e6, 10 ** Math.floor(Math.log10(Math.max(ceiling - floor, 1e6) / 100)));
+  return { floor: Math.round(floor), ceiling: Math.round(ceiling), step, suggested: Math.round(wanted) };
+}
+
+export function memoryWords(choice: MemoryChoice, c: Container | undefined, limit: number): string {
+  const name = c?.name ?? 'The model';
+  const ends = `${name} needs at least ${bytes(choice.floor)}; beyond ${bytes(choice.ceiling)} the rest of this computer would suffer.`;
+  if (limit <= 0) return ends;
+  if (c && c.bytes > 0 && limit >= c.bytes)
+    return `All of ${name} fits: nothing is read from the disk while it answers. ${ends}`;
+  const speed = c ? speedRange(c.speedLow, c.speedHigh) : '';
+  return `More memory keeps more experts at hand, so fewer are read from the disk.${speed ? ` Expect about ${speed}.` : ''} ${ends}`;
+}

@@ -1,0 +1,283 @@
+// The conversation that is shown: its messages, the answer that grows, what is typed.
+
+import { SvelteMap } from 'svelte/reactivity';
+import * as bridge from '../bridge/bridge';
+import type { AppEvent, ContextUse, Conversation, Message, Sampling } from '../bridge/types';
+import { shownBranch, type Shown } from '../policy/tree';
+import { app } from './app.svelte';
+
+/** How long typing pauses before the draft is kept and the context measured. */
+const DRAFT_PAUSE_MILLIS = 400;
+
+class ChatStore {
+  id = $state('');
+  conversation = $state<Conversation | null>(null);
+  messages = new SvelteMap<string, Message>();
+  draft = $state('');
+  loading = $state(false);
+  problem = $state('');
+  context = $state<ContextUse | null>(null);
+  /** The message whose text is being edited for a new version. */
+  editing = $state('');
+
+  branch: Shown[] = $derived(this.conversation ? shownBranch(this.messages, this.conversation.head) : []);
+  generation = $derived(app.generations[this.id]);
+  /** The last message of the branch. */
+  last: Message | undefined = $derived(this.branch.at(-1)?.message);
+
+  /** A message to bring into view once it is there. */
+  target = $state('');
+
+  private asOf = 0;
+  private late: AppEvent[] = [];
+  private opening = 0;
+  private pending: { message: string; text: string; thinking: string }[] = [];
+  private frame = 0;
+  private draftTimer: ReturnType<typeof setTimeout> | undefined;
+
+  /** Shows a conversation; '' is a chat that does not exist yet. */
+  async open(id: string): Promise<void> {
+    await this.keepDraft();
+    const attempt = ++this.opening;
+    this.id = id;
+    this.editing = '';
+    this.problem = '';
+    this.context = null;
+    this.late = [];
+    this.pending = [];
+    this.conversation = null;
+    this.messages.clear();
+    this.draft = '';
+    if (app.settings && app.settings.lastConversation !== id) void app.changeSettings({ lastConversation: id });
+    if (id === '') {
+      void this.measure();
+      return;
+    }
+    this.loading = true;
+    try {
+      const t = await bridge.transcript(id);
+      if (attempt !== this.opening) return;
+      this.asOf = t.seq;
+      this.conversation = t.conversation;
+      this.draft = t.conversation.draft;
+      for (const m of t.messages) this.put(m);
+      const late = this.late;
+      this.late = [];
+      this.loading = false;
+      for (const event of late) this.event(event);
+      void this.measure();
+    } catch (error) {
+      if (attempt !== this.opening) return;
+      this.problem = bridge.sentence(error);
+    } finally {
+      if (attempt === this.opening) this.loading = false;
+    }
+  }
+
+  /** Shows a conversation at a message, on the branch that leads to it. */
+  async openAt(id: string, message: string): Promise<void> {
+    if (this.id !== id) await this.open(id);
+    if (message === '') return;
+    if (!this.branch.some((s) => s.message.id === message)) await this.select(message);
+    this.target = message;
+  }
+
+  /** After the page lost count: reads the conversation again, keeping what is typed. */
+  async refresh(): Promise<void> {
+    const draft = this.draft;
+    await this.open(this.id);
+    if (draft !== '') this.draft = draft;
+  }
+
+  event(event: AppEvent): void {
+    if (this.id === '') return;
+    if (this.loading) {
+      this.late.push(event);
+      return;
+    }
+    if (event.seq <= this.asOf) return;
+    switch (event.kind) {
+      case 'piece':
+        if (event.data.conversation === this.id) this.grow(event.data.message, event.data.text, event.data.thinking);
+        break;
+      case 'message':
+        if (event.data.conversation === this.id) {
+          this.applyPending();
+          const m = this.messages.get(event.data.id);
+          if (m) Object.assign(m, { ...event.data, text: m.text, thinking: m.thinking });
+          void this.measure();
+        }
+        break;
+      case 'conversation':
+        if (event.data.id === this.id && this.conversation) {
+          const { systemPrompt, draft } = this.conversation;
+          Object.assign(this.conversation, { ...event.data, systemPrompt, draft });
+        }
+        break;
+      case 'conversation-removed':
+        if (event.data === this.id) void this.open('');
+        break;
+      case 'model':
+        void this.measure();
+        break;
+    }
+  }
+
+  async send(text: string, parent?: string): Promise<boolean> {
+    let id = this.id;
+    if (id === '') {
+      const made = await app.attempt(bridge.newConversation());
+      if (!made) return false;
+      id = made.id;
+      this.draft = '';
+      await this.open(id);
+    }
+    const under = parent ?? this.last?.id ?? '';
+    const generated = await app.attempt(
+      bridge.generate({ conversation: id, mode: 'send', parent: under, text, sampling: null }),
+    );
+    if (!generated) return false;
+    if (this.id !== id) return true;
+    const now = Date.now();
+    this.addLocal({ id: generated.question, parent: under, role: 'user', text, state: 'done', created: now });
+    this.addLocal({
+      id: generated.answer,
+      parent: generated.question,
+      role: 'assistant',
+      state: 'streaming',
+      created: now,
+    });
+    if (this.conversation) this.conversation.head = generated.answer;
+    this.editing = '';
+    return true;
+  }
+
+  /** Another answer to the question of an answer; sampling repeats an earlier one's settings. */
+  async regenerate(answer: Message, sampling: Sampling | null = null): Promise<void> {
+    const generated = await app.attempt(
+      bridge.generate({ conversation: this.id, mode: 'regenerate', parent: answer.parent, text: '', sampling }),
+    );
+    if (!generated) return;
+    this.addLocal({
+      id: generated.answer,
+      parent: answer.parent,
+      role: 'assistant',
+      state: 'streaming',
+      created: Date.now(),
+    });
+    if (this.conversation) this.conversation.head = generated.answer;
+  }
+
+  async continueAnswer(answer: Message): Promise<void> {
+    const generated = await app.attempt(
+      bridge.generate({ conversation: this.id, mode: 'continue', parent: answer.id, text: '', sampling: null }),
+    );
+    if (generated) answer.state = 'streaming';
+  }
+
+  async stop(): Promise<void> {
+    if (this.id !== '') await app.attempt(bridge.stop(this.id));
+  }
+
+  async select(message: string): Promise<void> {
+    await app.attempt(bridge.selectBranch(this.id, message));
+  }
+
+  async configure(systemPrompt: string, sampling: Sampling | null): Promise<void> {
+    if (this.id === '') {
+      const made = await app.attempt(bridge.newConversation());
+      if (!made) return;
+      const draft = this.draft;
+      await this.open(made.id);
+      this.draft = draft;
+    }
+    const saved = await app.attempt(bridge.configure(this.id, systemPrompt, sampling).then(() => true));
+    if (saved && this.conversation) {
+      this.conversation.systemPrompt = systemPrompt;
+      this.conversation.sampling = sampling;
+      void this.measure();
+    }
+  }
+
+  /** Called on every change of the draft. */
+  typed(): void {
+    clearTimeout(this.draftTimer);
+    this.draftTimer = setTimeout(() => {
+      void this.keepDraft();
+      void this.measure();
+    }, DRAFT_PAUSE_MILLIS);
+  }
+
+  async keepDraft(): Promise<void> {
+    clearTimeout(this.draftTimer);
+    this.draftTimer = undefined;
+    if (this.id === '' || !this.conversation || this.conversation.draft === this.draft) return;
+    this.conversation.draft = this.draft;
+    await app.attempt(bridge.saveDraft(this.id, this.draft));
+  }
+
+  private async measure(): Promise<void> {
+    if (app.model.phase !== 'ready') {
+      this.context = null;
+      return;
+    }
+    const id = this.id;
+    try {
+      const use = await bridge.measureContext(id, this.last?.id ?? '', this.draft);
+      if (id === this.id) this.context = use;
+    } catch {
+      this.context = null; // the meter is a convenience; sending says what is wrong
+    }
+  }
+
+  private addLocal(m: Partial<Message> & Pick<Message, 'id' | 'parent' | 'role' | 'state' | 'created'>): void {
+    if (this.messages.has(m.id)) return;
+    this.put({ conversation: this.id, text: '', thinking: '', error: '', receipt: null, ...m });
+    const early = this.early.get(m.id);
+    if (early) {
+      this.early.delete(m.id);
+      for (const piece of early) this.grow(m.id, piece.text, piece.thinking);
+    }
+  }
+
+  private put(m: Message): void {
+    const reactive = $state(m);
+    this.messages.set(m.id, reactive);
+  }
+
+  /** Pieces of an answer whose id Generate has not returned yet. */
+  private early = new Map<string, { text: string; thinking: boolean }[]>();
+
+  /** Text is put on the page once per frame, however often it arrives. */
+  private grow(id: string, text: string, thinking: boolean): void {
+    if (!this.messages.has(id)) {
+      const early = this.early.get(id) ?? [];
+      early.push({ text, thinking });
+      this.early.set(id, early);
+      return;
+    }
+    const last = this.pending.at(-1);
+    if (last?.message === id) {
+      if (thinking) last.thinking += text;
+      else last.text += text;
+    } else {
+      this.pending.push({ message: id, text: thinking ? '' : text, thinking: thinking ? text : '' });
+    }
+    if (document.hidden) this.applyPending();
+    else if (this.frame === 0) this.frame = requestAnimationFrame(() => this.applyPending());
+  }
+
+  private applyPending(): void {
+    if (this.frame !== 0) cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    for (const p of this.pending) {
+      const m = this.messages.get(p.message);
+      if (!m) continue;
+      if (p.thinking) m.thinking += p.thinking;
+      if (p.text) m.text += p.text;
+    }
+    this.pending = [];
+  }
+}
+
+export const chat = new ChatStore();

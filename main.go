@@ -1,0 +1,141 @@
+// Colibri's window. This package holds what needs a window to exist: options, menus, dialogs, bound methods, the delivery of events. Every
+// decision is in backend/app, where it can be tested without one.
+package main
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/wailsapp/wails/v2"
+	"github.com/wailsapp/wails/v2/pkg/logger"
+	"github.com/wailsapp/wails/v2/pkg/options"
+	"github.com/wailsapp/wails/v2/pkg/options/assetserver"
+	"github.com/wailsapp/wails/v2/pkg/options/linux"
+	"github.com/wailsapp/wails/v2/pkg/options/mac"
+
+	"colibri/backend/app"
+	"colibri/backend/bundled"
+)
+
+//go:embed all:frontend/dist
+var assets embed.FS
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "colibri:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	// Programs started by the Finder have no locale, and the tool that writes the clipboard then garbles everything beyond ASCII.
+	if os.Getenv("LC_ALL") == "" && os.Getenv("LC_CTYPE") == "" && os.Getenv("LANG") == "" {
+		os.Setenv("LC_CTYPE", "UTF-8")
+	}
+	dir, err := dataDir()
+	if err != nil {
+		return err
+	}
+	logFile, err := app.OpenLog(filepath.Join(dir, "logs"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	log := slog.New(slog.NewTextHandler(logFile, nil))
+
+	store, notices, err := app.OpenStore(filepath.Join(dir, "conversations.db"))
+	if err != nil {
+		return err
+	}
+	window := newWindow(log)
+	core, err := app.New(app.Options{
+		DataDir: dir, Engine: app.RealEngine(), Store: store, Bundled: bundled.Path,
+		Send: window.send, Log: log, Notices: notices,
+	})
+	if err != nil {
+		return err
+	}
+	window.core = core
+	core.OpenPaths(pathArguments(os.Args[1:], "."))
+
+	remembered := core.Settings().Window
+	start := options.Normal
+	if remembered.Maximised {
+		start = options.Maximised
+	}
+	return wails.Run(&options.App{
+		Title:     "Colibri",
+		Width:     orDefault(remembered.Width, 1180),
+		Height:    orDefault(remembered.Height, 780),
+		MinWidth:  app.MinWindowWidth,
+		MinHeight: app.MinWindowHeight,
+		// Closing the window of a Mac program hides it; the Dock brings it back.
+		HideWindowOnClose:  runtime.GOOS == "darwin",
+		WindowStartState:   start,
+		BackgroundColour:   options.NewRGBA(0, 0, 0, 0),
+		AssetServer:        &assetserver.Options{Assets: assets, Middleware: core.Middleware},
+		Menu:               window.menu(),
+		Logger:             wailsLog{log},
+		LogLevel:           logger.WARNING,
+		LogLevelProduction: logger.WARNING,
+		OnStartup:          window.started,
+		OnBeforeClose:      window.beforeClose,
+		OnShutdown:         window.shutdown,
+		Bind:               bound(window),
+		// File drops reach Go; the web view itself must not open what is dropped on it.
+		DragAndDrop: &options.DragAndDrop{EnableFileDrop: true, DisableWebViewDrop: runtime.GOOS == "darwin"},
+		SingleInstanceLock: &options.SingleInstanceLock{
+			UniqueId:               instanceID(dir),
+			OnSecondInstanceLaunch: window.secondInstance,
+		},
+		Mac: &mac.Options{
+			TitleBar:             mac.TitleBarHiddenInset(),
+			WebviewIsTransparent: true,
+			WindowIsTranslucent:  true,
+			Preferences:          &mac.Preferences{TabFocusesLinks: mac.Enabled, TextInteractionEnabled: mac.Enabled, FullscreenEnabled: mac.Enabled},
+			OnFileOpen:           func(path string) { core.OpenPaths([]string{path}) },
+		},
+		Linux: &linux.Options{ProgramName: "Colibri", WebviewGpuPolicy: linux.WebviewGpuPolicyNever},
+	})
+}
+
+// dataDir is where settings, conversations and logs live. COLIBRI_DATA_DIR moves it, for tests and for a second, separate set.
+func dataDir() (string, error) {
+	dir := os.Getenv("COLIBRI_DATA_DIR")
+	if dir == "" {
+		base, err := os.UserConfigDir()
+		if err != nil {
+			return "", fmt.Errorf("there is no place to keep conversations: %w", err)
+		}
+		dir = filepath.Join(base, "Colibri")
+	}
+	if !filepath.IsAbs(dir) {
+		return "", errors.New("COLIBRI_DATA_DIR must be a full path")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("the data folder cannot be made: %w", err)
+	}
+	return dir, nil
+}
+
+func orDefault(value, fallback int) int {
+	if value <= 0 {
+		return fallback
+	}
+	return value
+}
+
+// shutdownPatience is how long the engine gets to come to the end of what it is computing.
+func (w *window) shutdown(context.Context) {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownPatience)
+	defer cancel()
+	if err := w.core.Close(ctx); err != nil {
+		w.log.Error("closing", "error", err)
+	}
+}

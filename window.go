@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"time"
+
+	"github.com/wailsapp/wails/v2/pkg/menu"
+	"github.com/wailsapp/wails/v2/pkg/menu/keys"
+	"github.com/wailsapp/wails/v2/pkg/options"
+	"github.com/wailsapp/wails/v2/pkg/runtime"
+
+	"colibri/backend/app"
+)
+
+const shutdownPatience = 5 * time.Second
+
+// window is the link between the app and the screen.
+type window struct {
+	core  *app.App
+	log   *slog.Logger
+	ctx   context.Context // Wails' own; valid once ready is closed
+	ready chan struct{}
+}
+
+func newWindow(log *slog.Logger) *window {
+	return &window{log: log, ready: make(chan struct{})}
+}
+
+func (w *window) started(ctx context.Context) {
+	w.ctx = ctx
+	close(w.ready)
+	// Not runtime.OnFileDrop: it panics on an event with fewer than three values, which any script in the page can send.
+	runtime.EventsOn(ctx, "wails:file-drop", func(data ...any) {
+		if len(data) != 3 {
+			return
+		}
+		if paths, ok := data[2].([]string); ok {
+			w.core.OpenPaths(dropped(paths))
+		}
+	})
+	remembered := w.core.Settings().Window
+	if remembered.Width > 0 && !remembered.Maximised {
+		runtime.WindowSetPosition(ctx, remembered.X, remembered.Y)
+	}
+}
+
+// dropped leaves out the empty entries that Wails reports for dropped text.
+func dropped(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		if strings.TrimSpace(p) != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// send delivers one event to every page. Events before the window exists are not lost to anyone: a page begins with the whole state.
+func (w *window) send(e app.Event) {
+	<-w.ready
+	runtime.EventsEmit(w.ctx, "colibri", e)
+}
+
+func (w *window) secondInstance(data options.SecondInstanceData) {
+	<-w.ready
+	w.core.OpenPaths(pathArguments(data.Args, data.WorkingDirectory))
+	runtime.Show(w.ctx)
+	runtime.WindowUnminimise(w.ctx)
+}
+
+// pathArguments are the arguments that name files: options, such as the process number old systems pass, are left out.
+func pathArguments(args []string, dir string) []string {
+	var out []string
+	for _, a := range args {
+		if a == "" || strings.HasPrefix(a, "-") {
+			continue
+		}
+		if !filepath.IsAbs(a) {
+			a = filepath.Join(dir, a)
+		}
+		if abs, err := filepath.Abs(a); err == nil {
+			out = append(out, abs)
+		}
+	}
+	return out
+}
+
+// instanceID makes one instance for each data folder.
+func instanceID(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return "colibri_" + hex.EncodeToString(sum[:8])
+}
+
+func (w *window) beforeClose(context.Context) (prevent bool) {
+	w.remember()
+	return false
+}
+
+// remember keeps where the window is.
+func (w *window) remember() {
+	var at app.Window
+	at.X, at.Y = runtime.WindowGetPosition(w.ctx)
+	at.Width, at.Height = runtime.WindowGetSize(w.ctx)
+	at.Maximised = runtime.WindowIsMaximised(w.ctx)
+	if at.Width < app.MinWindowWidth/2 || runtime.WindowIsMinimised(w.ctx) {
+		return // no place to come back to
+	}
+	if err := w.core.RememberWindow(at); err != nil {
+		w.log.Error("window place", "error", err)
+	}
+}
+
+// menu is the menu bar of macOS. Elsewhere the page answers the same keys itself and the window needs no bar.
+func (w *window) menu() *menu.Menu {
+	if goruntime.GOOS != "darwin" {
+		return nil
+	}
+	command := func(name string) menu.Callback {
+		return func(*menu.CallbackData) { w.core.MenuCommand(name) }
+	}
+	bar := menu.NewMenu()
+	own := bar.AddSubmenu("Colibri") // the first menu carries the program's name
+	own.AddText("About Colibri", nil, command("about"))
+	own.AddSeparator()
+	own.AddText("Settings…", keys.CmdOrCtrl(","), command("settings"))
+	own.AddSeparator()
+	own.AddText("Hide Colibri", keys.CmdOrCtrl("h"), func(*menu.CallbackData) { runtime.Hide(w.ctx) })
+	own.AddSeparator()
+	own.AddText("Quit Colibri", keys.CmdOrCtrl("q"), func(*menu.CallbackData) { runtime.Quit(w.ctx) })
+
+	file := bar.AddSubmenu("File")
+	file.AddText("New Chat", keys.CmdOrCtrl("n"), command("new-chat"))
+	file.AddText("Open Model…", keys.CmdOrCtrl("o"), command("open"))
+	file.AddSeparator()
+	file.AddText("Export Chat…", keys.Combo("e", keys.CmdOrCtrlKey, keys.ShiftKey), command("export"))
+	file.AddText("Import Chats…", nil, command("import"))
+	file.AddSeparator()
+	file.AddText("Close Window", keys.CmdOrCtrl("w"), func(*menu.CallbackData) { runtime.Hide(w.ctx) })
+
+	bar.Append(menu.EditMenu()) // without it Cmd-C, V, X, A and Z do not reach the page
+
+	view := bar.AddSubmenu("View")
+	view.AddText("Search Chats", keys.CmdOrCtrl("f"), command("search"))
+	view.AddText("Sidebar", keys.CmdOrCtrl("b"), command("sidebar"))
+	view.AddText("Activity", keys.CmdOrCtrl("i"), command("activity"))
+	view.AddText("Choose Model", keys.CmdOrCtrl("m"), command("models"))
+	view.AddSeparator()
+	view.AddText("Full Screen", keys.Combo("f", keys.CmdOrCtrlKey, keys.ControlKey), func(*menu.CallbackData) {
+		// The full-screen item of Wails' window menu calls a method that windows do not have.
+		if runtime.WindowIsFullscreen(w.ctx) {
+			runtime.WindowUnfullscreen(w.ctx)
+		} else {
+			runtime.WindowFullscreen(w.ctx)
+		}
+	})
+
+	chat := bar.AddSubmenu("Chat")
+	chat.AddText("Stop", keys.CmdOrCtrl("."), command("stop"))
+	chat.AddText("Another Answer", keys.CmdOrCtrl("r"), command("regenerate"))
+	chat.AddText("Copy Last Answer", keys.Combo("c", keys.CmdOrCtrlKey, keys.ShiftKey), command("copy-last"))
+
+	shown := bar.AddSubmenu("Window")
+	shown.AddText("Minimise", nil, func(*menu.CallbackData) { runtime.WindowMinimise(w.ctx) })
+	shown.AddText("Zoom", nil, func(*menu.CallbackData) { runtime.WindowToggleMaximise(w.ctx) })
+
+	help := bar.AddSubmenu("Help")
+	help.AddText("Keyboard Shortcuts", keys.CmdOrCtrl("/"), command("shortcuts"))
+	return bar
+}
+
+// wailsLog writes Wails' own messages to our log.
+type wailsLog struct{ log *slog.Logger }
+
+func (l wailsLog) Print(m string)   { l.log.Info(m, "from", "wails") }
+func (l wailsLog) Trace(m string)   { l.log.Debug(m, "from", "wails") }
+func (l wailsLog) Debug(m string)   { l.log.Debug(m, "from", "wails") }
+func (l wailsLog) Info(m string)    { l.log.Info(m, "from", "wails") }
+func (l wailsLog) Warning(m string) { l.log.Warn(m, "from", "wails") }
+func (l wailsLog) Error(m string)   { l.log.Error(m, "from", "wails") }
+func (l wailsLog) Fatal(m string)   { l.log.Error(m, "from", "wails") }
