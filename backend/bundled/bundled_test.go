@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+
+	"colibri/backend/container"
 )
 
 func testModel(contents map[string]string) fs.FS {
@@ -103,6 +105,22 @@ func TestTheBundledModelIsWhole(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
+	}
+	d, err := container.Describe(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range d.Formats {
+		want := map[string]string{"experts": "int4-g64", "norms and routers": "f32"}[f.Class]
+		if want == "" {
+			want = "int8-row"
+		}
+		if len(f.Formats) != 1 || f.Formats[0] != want {
+			t.Errorf("%s are %v, want %s", f.Class, f.Formats, want)
+		}
+	}
+	if d.MTPLayers != 1 || d.ReadsPerExpert != 1 || len(d.Warnings) > 0 || len(d.Ignored) > 0 {
+		t.Errorf("%+v", d)
 	}
 	list, err := fs.ReadFile(mustSub(t), sumsName)
 	if err != nil {

@@ -368,6 +368,51 @@ func TestConversionsAreNotMixed(t *testing.T) {
 	}
 }
 
+// A file of the right name that this conversion did not write is not taken for its own.
+func TestForeignShardIsRefused(t *testing.T) {
+	in := tinyCheckpoint(t)
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := convert(context.Background(), in, out, Options{}, nil, &killed{at: 8}); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	writeSafetensors(t, filepath.Join(out, "model-00001-of-00002.safetensors"), nil, []tensorData{{"a", "U8", nil, []byte{1}}})
+	if _, err := Convert(context.Background(), in, out, Options{}, nil); err == nil || !strings.Contains(err.Error(), "does not belong") {
+		t.Errorf("%v", err)
+	}
+}
+
+// lying is a disk that stores one byte of one write wrong and says nothing.
+type lying struct {
+	killed
+	writes, at int
+}
+
+func (l *lying) Write(f *os.File, b []byte, at int64) error {
+	if l.writes++; l.writes == l.at {
+		b = bytes.Clone(b)
+		b[len(b)/2] ^= 4
+	}
+	return l.killed.Write(f, b, at)
+}
+
+// What was written is read back: a damaged file never gets its name.
+func TestConvertNoticesADiskThatLies(t *testing.T) {
+	in := tinyCheckpoint(t)
+	for at := 3; at < 60; at += 7 { // the first write is the manifest
+		out := filepath.Join(t.TempDir(), "out")
+		_, err := convert(context.Background(), in, out, Options{}, nil, &lying{at: at})
+		if err == nil || !strings.Contains(err.Error(), "check the disk") {
+			t.Fatalf("write %d: %v", at, err)
+		}
+		if finished, _ := filepath.Glob(filepath.Join(out, "model-*")); at < 50 && len(finished) > 0 {
+			t.Errorf("write %d: %v was finished", at, finished)
+		}
+		if _, err := convert(context.Background(), in, out, Options{}, nil, &killed{}); err != nil {
+			t.Errorf("write %d: a second conversion: %v", at, err)
+		}
+	}
+}
+
 func TestConvertWarns(t *testing.T) {
 	_, r := mustConvert(t, tinyCheckpoint(t), Options{MTP: enc(t, "int4-g64"), Experts: enc(t, "int4")})
 	if text := strings.Join(r.Warnings, "\n"); !strings.Contains(text, "MTP layers are written as int4-g64") || !strings.Contains(text, "int4-row") {

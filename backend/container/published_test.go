@@ -220,6 +220,22 @@ func TestTwoReadings(t *testing.T) {
 	}
 }
 
+// A tensor that its own bytes settled speaks for the same tensor of a layer whose bytes are silent.
+func TestLayersSpeakForEachOther(t *testing.T) {
+	p := publish(t, ambiguousConfig(t), func(name string) string { return map[bool]string{true: "fp8"}[strings.Contains(name, "q_a_proj")] })
+	silent := p.find(t, "model.layers.1.self_attn.q_a_proj.weight").data
+	for i := range silent {
+		silent[i] = byte(i%60) + 1
+		if i%512 == 7 {
+			silent[i] = 0x81
+		}
+	}
+	c := open(t, p.write(t, "a.safetensors"))
+	if w, _ := c.Weight("model.layers.1.self_attn.q_a_proj.weight"); w.Encoding.Format != FP8Block128 {
+		t.Errorf("read as %s", w.Encoding)
+	}
+}
+
 // The other coincidences: rows of 48 are 24 bytes and one scale as int4 and int3; rows of 24 as int8 and int3; rows of 128 have
 // two groups of 64 and of 96.
 func TestOtherCoincidences(t *testing.T) {

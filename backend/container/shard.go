@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // shard is one open safetensors file whose header has been checked. The handle stays open, so what is read later
@@ -54,7 +53,7 @@ func within(dir, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s cannot be opened: %w", name, err)
 	}
-	if rel, err := filepath.Rel(root, path); err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+	if rel, err := filepath.Rel(root, path); err != nil || !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("%s is a link to a file outside %s; put the file itself there (a Hugging Face cache folder consists of such links: download with --local-dir)", name, dir)
 	}
 	return path, nil
