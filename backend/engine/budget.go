@@ -16,10 +16,10 @@ type Need struct{ WeightBytes, CacheBytes, ScratchBytes int64 }
 func (n Need) Total() int64 { return n.WeightBytes + n.CacheBytes + n.ScratchBytes }
 
 // openStore gives the experts what the limit leaves, and refuses a limit that leaves too little, with the arithmetic.
-func (m *Model) openStore(source *container.Container, need Need) error {
-	c := m.config
+func (m *Model) openStore(source *container.Container) error {
+	c, need := m.config, m.need
 	counts := make([]int, layerCount(c))
-	var all, largest int64
+	var largest int64
 	for layer := range counts {
 		if !c.Sparse[layer] {
 			continue
@@ -30,7 +30,7 @@ func (m *Model) openStore(source *container.Container, need Need) error {
 			if err != nil {
 				return err
 			}
-			all += e.Layout.SlotBytes
+			m.expertBytes += e.Layout.SlotBytes
 			largest = max(largest, e.Layout.SlotBytes)
 		}
 	}
@@ -39,7 +39,7 @@ func (m *Model) openStore(source *container.Container, need Need) error {
 		return fmt.Errorf("%s: the memory limit is %s; %s for weights, %s for a first conversation and %s to work in leave %s for experts: %w; raise the limit or choose a smaller model",
 			source.Dir, bytesText(m.limitBytes), bytesText(need.WeightBytes), bytesText(need.CacheBytes), bytesText(need.ScratchBytes), bytesText(max(left, 0)), reason)
 	}
-	if all == 0 {
+	if m.expertBytes == 0 {
 		if m.limitBytes > 0 && left < 0 {
 			return refuse(fmt.Errorf("%s are missing", bytesText(-left)))
 		}
@@ -47,7 +47,7 @@ func (m *Model) openStore(source *container.Container, need Need) error {
 	}
 	if m.limitBytes == 0 {
 		// Everything, and readers whose windows take at most an eighth of what they are given.
-		left = all + all/4 + 64*largest
+		left = m.expertBytes + m.expertBytes/4 + 64*largest
 	}
 	files := make([]string, len(source.Files))
 	for i, f := range source.Files {
@@ -74,7 +74,8 @@ func (m *Model) claimCache(ctx context.Context, bytes int64) error {
 	defer m.cacheMu.Unlock()
 	total := m.cacheBytes + bytes
 	if m.limitBytes > 0 && total > m.reservedBytes {
-		left := m.limitBytes - m.fixedBytes - total
+		fixed := m.need.WeightBytes + m.need.ScratchBytes
+		left := m.limitBytes - fixed - total
 		var err error
 		if m.store != nil {
 			err = m.store.Resize(ctx, left)
@@ -83,7 +84,7 @@ func (m *Model) claimCache(ctx context.Context, bytes int64) error {
 		}
 		if err != nil {
 			return fmt.Errorf("the conversation has no room to grow: %s for conversations and %s for the model leave %s of the limit of %s for experts (%w); raise the limit, or start a new conversation",
-				bytesText(total), bytesText(m.fixedBytes), bytesText(max(left, 0)), bytesText(m.limitBytes), err)
+				bytesText(total), bytesText(fixed), bytesText(max(left, 0)), bytesText(m.limitBytes), err)
 		}
 		m.reservedBytes = total
 	}

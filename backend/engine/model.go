@@ -42,18 +42,19 @@ type Progress struct{ DoneBytes, TotalBytes int64 }
 
 // Model is a loaded model. Its methods may be called from any goroutine.
 type Model struct {
-	config     *container.Config // as used: see usedConfig
-	tokenizer  *tokenizer.Tokenizer
-	backend    compute.Backend
-	recorder   *telemetry.Recorder
-	weights    weights
-	experts    Experts
-	store      *residency.Store // behind experts; nil in a model without sparse layers
-	memory     []*mapping
-	identity   string
-	limitBytes int64
-	drafts     bool
-	fixedBytes int64 // weights and working memory
+	config      *container.Config // as used: see usedConfig
+	tokenizer   *tokenizer.Tokenizer
+	backend     compute.Backend
+	recorder    *telemetry.Recorder
+	weights     weights
+	experts     Experts
+	store       *residency.Store // behind experts; nil in a model without sparse layers
+	memory      []*mapping
+	identity    string
+	limitBytes  int64
+	drafts      bool
+	need        Need
+	expertBytes int64 // of all experts, in memory or not
 
 	cacheMu       sync.Mutex
 	cacheBytes    int64 // keys and values of all conversations
@@ -161,8 +162,10 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	m.recorder.Notice(notice)
 
 	sizes := make([]int64, len(list))
+	var total int64
 	for i := range list {
 		sizes[i] = list[i].bytes()
+		total += sizes[i]
 	}
 	places, mappings := pack(sizes, carveAlignment)
 	rows, scratchBytes := scratchSize(c)
@@ -170,14 +173,14 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	for _, size := range mappings {
 		need.WeightBytes += size
 	}
-	m.fixedBytes = need.WeightBytes + need.ScratchBytes
+	m.need = need
 	m.recorder.SetMemory(telemetry.Resident, need.WeightBytes)
 	m.recorder.SetMemory(telemetry.Scratch, need.ScratchBytes)
-	if err := m.openStore(source, need); err != nil {
+	if err := m.openStore(source); err != nil {
 		return err
 	}
 
-	report := reporter(options.Progress, need.WeightBytes)
+	report := reporter(options.Progress, total)
 	for _, size := range append(mappings, scratchBytes) {
 		memory, err := newMapping(m.backend, size)
 		if err != nil {
