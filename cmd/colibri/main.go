@@ -36,6 +36,7 @@ var commands = []command{
 	{"run", "answers a prompt", runCommand},
 	{"eval", "writes the logits of given tokens, or the perplexity of a text", evalCommand},
 	{"convert", "writes a Colibri container from a checkpoint or a published container", convertCommand},
+	{"generate", "writes a container with random weights, for measuring", generateCommand},
 	{"inspect", "says what a container holds", inspectCommand},
 	{"doctor", "says what this machine is and what it would run", doctorCommand},
 	{"replay", "counts hits and misses of expert caches over a recorded trace", replayCommand},
