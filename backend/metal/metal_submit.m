@@ -24,7 +24,7 @@ int coli_submit_fail(coli_metal_submit *submit, int status, const char *format, 
 // Returns the index of a free buffer of at least `bytes`, made if there is none; −1 after a failure. Sizes are rounded up so
 // that a conversation growing token by token reuses what it has; a free buffer that is too small is given up for the larger one.
 static int32_t scratch_acquire(coli_metal *metal, uint64_t bytes, coli_metal_error *error) {
-    uint64_t size = 1 << 20;
+    uint64_t size = 1 << 16;
     while (size < bytes) size += size / 2;
     size = (size + COLI_METAL_PAGE - 1) / COLI_METAL_PAGE * COLI_METAL_PAGE;
 
@@ -259,10 +259,10 @@ void coli_encode_begin(coli_metal_submit *submit) {
         coli_submit_fail(submit, COLI_METAL_DEVICE, "the GPU gives no command buffer");
         return;
     }
+    declare(submit, metal->scratches[submit->scratch].buffer);
     submit->buffers[submit->buffer_count] = [buffer retain];
     submit->encoder = [encoder retain];
     if (metal->residency.enabled) return;
-    declare(submit, metal->scratches[submit->scratch].buffer);
     for (uint32_t i = 0; i < submit->declared_count; i++) {
         [encoder useResource:submit->declared[i] usage:MTLResourceUsageRead | MTLResourceUsageWrite];
     }

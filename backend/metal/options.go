@@ -76,9 +76,9 @@ const (
 type beat int
 
 const (
-	rest    beat = iota // nothing to do
-	wire                // renew the claim
-	letGo               // give the memory free, once
+	rest  beat = iota // nothing to do
+	wire              // renew the claim
+	letGo             // give the memory free, once
 )
 
 // nextBeat decides what a heartbeat does when the last call was idle ago and the memory is claimed or not.

@@ -32,4 +32,6 @@ func openTest(t testing.TB, machine simulator.Options, options Options) *Backend
 	return b
 }
 
-func open(t testing.TB) *Backend { return openTest(t, simulator.Options{Strict: testing.Short()}, Options{}) }
+func open(t testing.TB) *Backend {
+	return openTest(t, simulator.Options{Strict: testing.Short()}, Options{})
+}

@@ -206,8 +206,16 @@ inline void multiply_rows(thread const Matrix &w, uint first, uint last, uint la
                           thread float *sums) {
     const uint units = (w.columns + 7) / 8;
     for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = 0.0f;
-#pragma unroll 2
-    for (uint unit = lane; unit < units; unit += LANES) {
+    uint unit = lane;
+    for (; unit + LANES < units; unit += 2 * LANES) { // two units at a time, for more reads under way
+        Activations a;
+        Activations b;
+        load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
+        load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit + LANES, b);
+        multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
+        multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit + LANES, b, sums);
+    }
+    if (unit < units) {
         Activations a;
         load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
         multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
@@ -220,7 +228,6 @@ inline void multiply_two(thread const Matrix &w, thread const Matrix &w_b, uint 
                          thread const uint *offsets, thread float *sums, thread float *sums_b) {
     const uint units = (w.columns + 7) / 8;
     for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = sums_b[i] = 0.0f;
-#pragma unroll 2
     for (uint unit = lane; unit < units; unit += LANES) {
         Activations a;
         load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);

@@ -95,8 +95,11 @@ static Buffer *mapBuffer(uint64_t length, char *host, bool wrapped, int fd) {
     b->gpu = s.reserve(mapped);
     void *at;
     if (wrapped) {
-        // A second view of a shared mapping: old size 0 copies the mapping instead of moving it.
-        at = mremap(host, 0, mapped, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)b->gpu);
+        // A second view of a shared mapping: old size 0 copies the mapping instead of moving it. Page by page, because the range may reach
+        // over several earlier wraps, each a file of its own.
+        at = (void *)b->gpu;
+        for (uint64_t i = 0; i < mapped && at != MAP_FAILED; i += APPLE_PAGE)
+            at = mremap(host + i, 0, APPLE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(b->gpu + i));
     } else {
         at = mmap((void *)b->gpu, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
     }
