@@ -4,5 +4,5 @@
 // descriptions: weights as spans of files, experts as reads into a slot of memory.
 //
 // It must never know of engines, backends, caches, tokens or windows; everything above it works from its descriptions.
-// FORMAT.md beside this file describes the bytes.
+// docs/containers.md describes the bytes.
 package container

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Keys of our files' __metadata__. stampKey is that of published containers; FORMAT.md describes the others.
+// Keys of our files' __metadata__. stampKey is that of published containers; docs/containers.md describes the others.
 const (
 	stampKey      = "colibri.fmt"
 	versionKey    = "colibri.version"
