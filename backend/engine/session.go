@@ -16,6 +16,7 @@ type Session struct {
 	cache  kvCache
 	tokens []int32 // whose keys and values the cache holds
 	draft  drafting
+	kept   keptFile // what SaveKV and LoadKV left on disk
 	closed bool
 }
 
