@@ -1,0 +1,132 @@
+//go:build metalsim && linux
+
+package metal_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"colibri/backend/compute"
+	"colibri/backend/engine"
+	"colibri/backend/metal"
+	"colibri/backend/metal/simulator"
+)
+
+// Whole models through the engine, on the GPU and on the processor: the same greedy tokens, the same experts, logits as close as two orders of
+// summation are.
+
+func init() {
+	engine.RegisterBackend("metal", func() (compute.Backend, error) { return metal.Open() })
+}
+
+// modelLimit is max|Δlogit| / max|logit| between the two backends: float32 sums of every layer in two orders.
+const modelLimit = 1e-4
+
+type answer struct {
+	logits []float32
+	routes map[int][]int32
+	greedy []int32
+}
+
+func ask(t *testing.T, dir, backend string, prompt []int32, tokens int) answer {
+	t.Helper()
+	m, err := engine.Load(context.Background(), dir, engine.Options{Backend: backend})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	a := answer{routes: map[int][]int32{}}
+	err = m.Logits(context.Background(), prompt, func(_, layer int, experts []int32) {
+		a.routes[layer] = append(a.routes[layer], experts...)
+	}, func(_ int, row []float32) error {
+		a.logits = append(a.logits, row...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	r, err := s.Generate(context.Background(), engine.Request{Prompt: prompt, MaxTokens: tokens, Sampling: engine.Greedy()}, func(engine.Piece) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.greedy = r.IDs
+	return a
+}
+
+func compare(t *testing.T, gpu, processor answer) {
+	t.Helper()
+	size, worst := 0.0, 0.0
+	for i, v := range processor.logits {
+		size = max(size, math.Abs(float64(v)))
+		worst = max(worst, math.Abs(float64(v)-float64(gpu.logits[i])))
+	}
+	t.Logf("logits differ by %.2g of the largest", worst/size)
+	if !(worst/size <= modelLimit) {
+		t.Errorf("logits differ by %.2g of the largest, at most %.0e allowed", worst/size, modelLimit)
+	}
+	if !slices.Equal(gpu.greedy, processor.greedy) {
+		t.Errorf("greedy tokens %v on the GPU, %v on the processor", gpu.greedy, processor.greedy)
+	}
+	for layer, ids := range processor.routes {
+		if !slices.Equal(gpu.routes[layer], ids) {
+			t.Errorf("layer %d is routed differently", layer)
+		}
+	}
+}
+
+func modelDirs(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("../../testdata/oracles/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers, err := filepath.Glob("../../testdata/containers/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(dirs) < 7 || len(containers) < 7 {
+		t.Fatalf("%d reference checkpoints and %d containers", len(dirs), len(containers))
+	}
+	return append(dirs, containers...)
+}
+
+func TestOraclesGiveTheProcessorsTokens(t *testing.T) {
+	for _, dir := range modelDirs(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join(dir, "reference.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reference struct {
+				Prompt []int32 `json:"prompt"`
+				Greedy []int32 `json:"greedy"`
+			}
+			if err := json.Unmarshal(text, &reference); err != nil || len(reference.Prompt) == 0 {
+				t.Fatalf("%v: %d prompt ids", err, len(reference.Prompt))
+			}
+			simulator.Configure(simulator.Options{Collect: true})
+			gpu := ask(t, dir, "metal", reference.Prompt, len(reference.Greedy))
+			if err := simulator.Check(); err != nil {
+				t.Error(err)
+			}
+			if n := simulator.LiveObjects(""); n != 0 {
+				t.Errorf("%d Metal objects outlive the model", n)
+			}
+			compare(t, gpu, ask(t, dir, "cpu", reference.Prompt, len(reference.Greedy)))
+		})
+	}
+}
