@@ -3,7 +3,10 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
+	"colibri/backend/compute"
 	"colibri/backend/container"
 	"colibri/backend/residency"
 	"colibri/backend/telemetry"
@@ -15,11 +18,51 @@ type Need struct{ WeightBytes, CacheBytes, ScratchBytes int64 }
 // Total is the sum.
 func (n Need) Total() int64 { return n.WeightBytes + n.CacheBytes + n.ScratchBytes }
 
+// budget divides the memory limit: weights and working memory are fixed, conversations take what they need, experts get the rest, or less
+// where the governor has found that less is faster or that the system is short of memory.
+type budget struct {
+	limitBytes int64 // of everything; 0: the system did not say how much there is, and the user set none
+	need       Need
+	experts    int64 // bytes of all experts, in memory or not
+	floor      int64 // the least that experts need
+	staging    int64 // of reads in flight
+
+	mu       sync.Mutex
+	cache    int64 // keys and values of all conversations
+	reserved int64 // what experts leave for them
+	governed int64 // the most that experts may take, as the governor sees it
+}
+
+// leftForExperts is what the limit leaves them beside reads in flight.
+func (b *budget) leftForExperts(reserved int64) int64 {
+	return b.limitBytes - b.need.WeightBytes - b.need.ScratchBytes - reserved - b.staging
+}
+
+// automaticLimit is what the program may use when the user has set no limit: see residency.Budget. A machine whose memory is taken at
+// the moment still gives a quarter, for the others may be about to leave; the governor gives back what they want.
+func automaticLimit(backend compute.Backend, recorder *telemetry.Recorder) int64 {
+	state, err := residency.ReadMemory()
+	if err != nil {
+		recorder.Notice(fmt.Sprintf("The system does not say how much memory is free (%v); the model takes what it needs. Set a limit if that is too much.", err))
+		return 0
+	}
+	machine := residency.Machine{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes}
+	least := state.TotalBytes / 4
+	if gpu, ok := backend.(interface{ WorkingSetBytes() int64 }); ok {
+		machine.WorkingSetBytes = gpu.WorkingSetBytes()
+		if machine.WorkingSetBytes > 0 {
+			least = min(least, machine.WorkingSetBytes/2)
+		}
+	}
+	return max(residency.Budget(machine), least)
+}
+
 // openStore gives the experts what the limit leaves, and refuses a limit that leaves too little, with the arithmetic.
 func (m *Model) openStore(source *container.Container) error {
-	c, need := m.config, m.need
+	c, b := m.config, &m.budget
 	counts := make([]int, layerCount(c))
 	var largest int64
+	classes := map[container.ExpertLayout]int{}
 	for layer := range counts {
 		if !c.Sparse[layer] {
 			continue
@@ -30,24 +73,29 @@ func (m *Model) openStore(source *container.Container) error {
 			if err != nil {
 				return err
 			}
-			m.expertBytes += e.Layout.SlotBytes
+			b.experts += e.Layout.SlotBytes
 			largest = max(largest, e.Layout.SlotBytes)
+			classes[e.Layout]++
 		}
 	}
-	left := m.limitBytes - need.Total()
+	for layout, n := range classes {
+		b.floor += int64(min(n, c.MoE.PerToken)) * layout.SlotBytes
+	}
+	b.reserved, b.governed = b.need.CacheBytes, b.experts
+	left := b.leftForExperts(b.reserved)
 	refuse := func(reason error) error {
 		return fmt.Errorf("%s: the memory limit is %s; %s for weights, %s for a first conversation and %s to work in leave %s for experts: %w; raise the limit or choose a smaller model",
-			source.Dir, bytesText(m.limitBytes), bytesText(need.WeightBytes), bytesText(need.CacheBytes), bytesText(need.ScratchBytes), bytesText(max(left, 0)), reason)
+			source.Dir, bytesText(b.limitBytes), bytesText(b.need.WeightBytes), bytesText(b.need.CacheBytes), bytesText(b.need.ScratchBytes), bytesText(max(left, 0)), reason)
 	}
-	if m.expertBytes == 0 {
-		if m.limitBytes > 0 && left < 0 {
+	if b.experts == 0 {
+		if b.limitBytes > 0 && left < 0 {
 			return refuse(fmt.Errorf("%s are missing", bytesText(-left)))
 		}
 		return nil
 	}
-	if m.limitBytes == 0 {
-		// Everything, and readers whose windows take at most an eighth of what they are given.
-		left = m.expertBytes + m.expertBytes/4 + 64*largest
+	// Readers' windows take at most an eighth of what the store is given: more than that for everything is never used.
+	if everything := b.experts + b.experts/4 + 64*largest; b.limitBytes == 0 || left > everything {
+		left = everything
 	}
 	files := make([]string, len(source.Files))
 	for i, f := range source.Files {
@@ -57,46 +105,93 @@ func (m *Model) openStore(source *container.Container) error {
 		LimitBytes: left, LeastSlots: c.MoE.PerToken, Telemetry: m.recorder,
 	})
 	if err != nil {
-		if m.limitBytes > 0 {
+		if b.limitBytes > 0 {
 			return refuse(err)
 		}
 		return fmt.Errorf("%s: %w", source.Dir, err)
 	}
 	m.store, m.experts = store, stored{store}
-	m.reservedBytes = need.CacheBytes
+	b.staging = m.recorder.Snapshot().StagingBytes
 	return nil
 }
 
 // claimCache counts memory for keys and values before it is mapped. Where the limit leaves none, experts give way; what would leave too
-// few of them is refused. The caller has the model's turn, so no experts are in use.
+// few of them is refused. The caller holds no experts.
 func (m *Model) claimCache(ctx context.Context, bytes int64) error {
-	m.cacheMu.Lock()
-	defer m.cacheMu.Unlock()
-	total := m.cacheBytes + bytes
-	if m.limitBytes > 0 && total > m.reservedBytes {
-		fixed := m.need.WeightBytes + m.need.ScratchBytes
-		left := m.limitBytes - fixed - total
+	b := &m.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	total := b.cache + bytes
+	if b.limitBytes > 0 && total > b.reserved {
+		left := b.leftForExperts(total)
 		var err error
-		if m.store != nil {
-			err = m.store.Resize(ctx, left)
-		} else if left < 0 {
-			err = fmt.Errorf("%s are missing", bytesText(-left))
+		switch {
+		case left < b.floor:
+			err = fmt.Errorf("at least %s are needed", bytesText(b.floor))
+		case m.store != nil:
+			err = m.store.Resize(ctx, min(left, b.governed)+b.staging)
 		}
 		if err != nil {
-			return fmt.Errorf("the conversation has no room to grow: %s for conversations and %s for the model leave %s of the limit of %s for experts (%w); raise the limit, or start a new conversation",
-				bytesText(total), bytesText(fixed), bytesText(max(left, 0)), bytesText(m.limitBytes), err)
+			fixed := b.need.WeightBytes + b.need.ScratchBytes
+			return fmt.Errorf("the conversation has no room to grow: %s for conversations and %s for the model leave %s of the limit of %s for experts: %w; raise the limit, or start a new conversation",
+				bytesText(total), bytesText(fixed), bytesText(max(left, 0)), bytesText(b.limitBytes), err)
 		}
-		m.reservedBytes = total
+		b.reserved = total
 	}
-	m.cacheBytes = total
-	m.recorder.SetMemory(telemetry.KV, m.cacheBytes)
+	b.cache = total
+	m.recorder.SetMemory(telemetry.KV, b.cache)
 	return nil
 }
 
 // returnCache takes memory for keys and values back. It stays reserved: the next conversation will want it.
 func (m *Model) returnCache(bytes int64) {
-	m.cacheMu.Lock()
-	defer m.cacheMu.Unlock()
-	m.cacheBytes -= bytes
-	m.recorder.SetMemory(telemetry.KV, m.cacheBytes)
+	b := &m.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cache -= bytes
+	m.recorder.SetMemory(telemetry.KV, b.cache)
+}
+
+// governEvery is often enough to give memory back before the system takes it.
+const governEvery = 2 * time.Second
+
+// govern moves the experts' memory with the system's signals and the measured speed, until ctx is done.
+func (m *Model) govern(ctx context.Context) {
+	var governor residency.Governor
+	begin, before := time.Now(), m.recorder.Snapshot()
+	var lastThrash uint64
+	var lastSeconds float64
+	residency.WatchMemory(ctx, governEvery, func(state residency.MemoryState, err error) {
+		if err != nil {
+			m.recorder.Notice(fmt.Sprintf("The system's memory figures cannot be read: %v.", err))
+			return
+		}
+		now := m.recorder.Snapshot()
+		r := residency.Reading{Seconds: time.Since(begin).Seconds(), FloorBytes: m.budget.floor, Pressure: state.Pressure, Tokens: int(now.Tokens - before.Tokens)}
+		if r.Tokens > 0 {
+			r.TokenMillis = millis(now.TokenTime-before.TokenTime) / float64(r.Tokens)
+		}
+		if passed := r.Seconds - lastSeconds; lastThrash > 0 && passed > 0 {
+			r.ThrashBytesPerSecond = float64(state.ThrashBytes-lastThrash) / passed
+		}
+		before, lastThrash, lastSeconds = now, state.ThrashBytes, r.Seconds
+		b := &m.budget
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		r.CeilingBytes = min(b.experts, b.leftForExperts(b.reserved))
+		r.SlotBytes = min(b.governed, r.CeilingBytes)
+		if r.SlotBytes == b.experts && r.Pressure == residency.Calm {
+			return // everything is in memory and nobody minds: no smaller size can be faster
+		}
+		var decision residency.Decision
+		governor, decision = residency.Govern(governor, r)
+		b.governed = decision.SlotBytes
+		if decision.SlotBytes == r.SlotBytes {
+			return
+		}
+		m.recorder.Notice(decision.Reason)
+		if err := m.store.Resize(ctx, decision.SlotBytes+b.staging); err != nil && ctx.Err() == nil {
+			m.recorder.Notice(fmt.Sprintf("The experts' memory could not be changed: %v.", err))
+		}
+	})
 }

@@ -23,7 +23,7 @@ import (
 // Options say how a model is to run.
 type Options struct {
 	Backend     string // "auto" (or ""), "cpu", "metal"
-	MemoryBytes int64  // the most memory the model may take, its conversations included; 0: no limit
+	MemoryBytes int64  // the most memory the model may take, its conversations included; 0: what the machine can spare
 	Drafts      DraftMode
 	Progress    func(Progress) // optional: how far loading is; called from several goroutines, never at the same time
 }
@@ -42,23 +42,19 @@ type Progress struct{ DoneBytes, TotalBytes int64 }
 
 // Model is a loaded model. Its methods may be called from any goroutine.
 type Model struct {
-	config      *container.Config // as used: see usedConfig
-	tokenizer   *tokenizer.Tokenizer
-	backend     compute.Backend
-	recorder    *telemetry.Recorder
-	weights     weights
-	experts     Experts
-	store       *residency.Store // behind experts; nil in a model without sparse layers
-	memory      []*mapping
-	identity    string
-	limitBytes  int64
-	drafts      bool
-	need        Need
-	expertBytes int64 // of all experts, in memory or not
-
-	cacheMu       sync.Mutex
-	cacheBytes    int64 // keys and values of all conversations
-	reservedBytes int64 // what the experts leave of the limit for them
+	config    *container.Config // as used: see usedConfig
+	tokenizer *tokenizer.Tokenizer
+	backend   compute.Backend
+	recorder  *telemetry.Recorder
+	weights   weights
+	experts   Experts
+	store     *residency.Store // behind experts; nil in a model without sparse layers
+	memory    []*mapping
+	identity  string
+	drafts    bool
+	budget    budget
+	governing sync.WaitGroup
+	stop      context.CancelFunc // ends the governor
 
 	// What follows belongs to whoever has the turn: a forward pass uses the backend and the working memory alone.
 	turns   chan struct{}
@@ -124,8 +120,8 @@ func Load(ctx context.Context, dir string, options Options) (*Model, error) {
 	}
 	defer source.Close()
 	m := &Model{
-		config: usedConfig(source.Config, options.Drafts), limitBytes: options.MemoryBytes,
-		turns: make(chan struct{}, 1), open: map[*Session]struct{}{},
+		config: usedConfig(source.Config, options.Drafts),
+		turns:  make(chan struct{}, 1), open: map[*Session]struct{}{},
 	}
 	if err := m.load(ctx, source, options); err != nil {
 		return nil, errors.Join(err, m.release())
@@ -137,7 +133,6 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	c := m.config
 	m.drafts, m.pace = c.MTPLayers > 0, newPace(options.Drafts)
 	m.recorder = telemetry.New(layerCount(c), c.MoE.Experts)
-	m.recorder.SetLimit(options.MemoryBytes)
 	for _, note := range source.Notes {
 		m.recorder.Notice(note)
 	}
@@ -173,7 +168,11 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	for _, size := range mappings {
 		need.WeightBytes += size
 	}
-	m.need = need
+	m.budget.need, m.budget.limitBytes = need, options.MemoryBytes
+	if options.MemoryBytes == 0 {
+		m.budget.limitBytes = automaticLimit(m.backend, m.recorder)
+	}
+	m.recorder.SetLimit(m.budget.limitBytes)
 	m.recorder.SetMemory(telemetry.Resident, need.WeightBytes)
 	m.recorder.SetMemory(telemetry.Scratch, need.ScratchBytes)
 	if err := m.openStore(source); err != nil {
@@ -203,6 +202,11 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	}
 	if c.TiedEmbeddings {
 		m.weights.head = m.weights.embedding
+	}
+	if m.store != nil && m.budget.limitBytes > 0 {
+		governing, stop := context.WithCancel(context.Background())
+		m.stop = stop
+		m.governing.Go(func() { m.govern(governing) })
 	}
 	return nil
 }
@@ -294,6 +298,10 @@ func (m *Model) Close() error {
 // release gives back what load got, in any state of completion.
 func (m *Model) release() error {
 	var errs []error
+	if m.stop != nil {
+		m.stop()
+		m.governing.Wait()
+	}
 	if m.store != nil {
 		errs = append(errs, m.store.Close())
 	}

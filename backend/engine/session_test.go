@@ -362,8 +362,8 @@ func TestTheSameWordsAtAnyMemoryLimit(t *testing.T) {
 	for _, name := range []string{"deepseek_v3", "olmoe"} {
 		o := loadOracle(t, oracleDir(name))
 		free := loadModel(t, oracleDir(name))
-		base := free.need.Total()
-		all := free.expertBytes
+		base := free.budget.need.Total()
+		all := free.budget.experts
 		for _, share := range []float64{0.35, 0.5, 0.8, 1.3} {
 			limit := base + int64(share*float64(all))
 			m, err := Load(context.Background(), oracleDir(name), Options{Backend: "cpu", MemoryBytes: limit})
@@ -401,7 +401,7 @@ func TestLimitsThatAreTooSmallAreRefusedWithTheArithmetic(t *testing.T) {
 func TestConversationsStayWithinTheLimit(t *testing.T) {
 	dir := newCheckpoint(3, oddModels()["gqa"]).write(t)
 	free := loadModel(t, dir)
-	limit := free.need.Total() + free.expertBytes + 2*free.need.CacheBytes
+	limit := free.budget.need.Total() + free.budget.experts + 2*free.budget.need.CacheBytes
 	m, err := Load(context.Background(), dir, Options{Backend: "cpu", MemoryBytes: limit})
 	if err != nil {
 		t.Fatal(err)

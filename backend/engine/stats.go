@@ -13,7 +13,7 @@ type Stats struct {
 	ExpertHits             uint64  `json:"expert_hits"`
 	ExpertMisses           uint64  `json:"expert_misses"`
 	BytesRead              uint64  `json:"bytes_read"`
-	MemoryLimitBytes       int64   `json:"memory_limit_bytes"` // 0: none was set
+	MemoryLimitBytes       int64   `json:"memory_limit_bytes"` // the user's, or what the machine can spare
 	PeakBytes              int64   `json:"peak_bytes"`         // of the whole process, since it began
 	Backend                string  `json:"backend"`
 
@@ -60,7 +60,7 @@ func (a *answer) stats(before counters) Stats {
 	now := m.counters()
 	s := Stats{
 		ExpertHits: now.hits - before.hits, ExpertMisses: now.misses - before.misses, BytesRead: now.read - before.read,
-		MemoryLimitBytes: m.limitBytes, PeakBytes: peakBytes(), Backend: m.backend.Name(),
+		MemoryLimitBytes: m.budget.limitBytes, PeakBytes: peakBytes(), Backend: m.backend.Name(),
 		DraftTokens: a.drafted, AcceptedTokens: a.accepted,
 		AttentionMillis: millis(a.times.attention), ExpertMillis: millis(a.times.experts),
 		WaitMillis: millis(a.times.waiting), OtherMillis: millis(a.times.other),
