@@ -179,21 +179,11 @@ func checkRows(l *compute.LayerCall) error {
 		checkVector("the post-attention norm", l.Weights.PostNorm, c.Hidden))
 }
 
-func checkCaches(l *compute.LayerCall, parts func(*compute.Cache) []cachePart) error {
-	for i := range l.Caches {
-		for _, p := range parts(&l.Caches[i]) {
-			if err := checkFloats(fmt.Sprintf("cache %d's %s", i, p.name), p.memory, l.Caches[i].Capacity, p.width); err != nil {
-				return err
-			}
-		}
+func checkCache(i int, part string, memory []float32, capacity, width int) error {
+	if capacity < 0 || len(memory) < capacity*width {
+		return fmt.Errorf("cpu: the %s of cache %d have %d numbers; %d positions of %d are needed", part, i, len(memory), capacity, width)
 	}
 	return nil
-}
-
-type cachePart struct {
-	name   string
-	memory []float32
-	width  int
 }
 
 func checkAttention(l *compute.LayerCall) error {
@@ -223,12 +213,11 @@ func checkAttention(l *compute.LayerCall) error {
 		default:
 			err = first(err, fmt.Errorf("cpu: query-key norm kind %d is not known", a.QKNorm))
 		}
-		if err != nil {
-			return err
+		for i := range l.Caches {
+			cache := &l.Caches[i]
+			err = first(err, checkCache(i, "keys", cache.Keys, cache.Capacity, kv), checkCache(i, "values", cache.Values, cache.Capacity, kv))
 		}
-		return checkCaches(l, func(c *compute.Cache) []cachePart {
-			return []cachePart{{"keys", c.Keys, kv}, {"values", c.Values, kv}}
-		})
+		return err
 	}
 	return fmt.Errorf("cpu: attention kind %d is not known", a.Kind)
 }
@@ -279,13 +268,17 @@ func checkMLA(l *compute.LayerCall) error {
 			return err
 		}
 	}
-	return checkCaches(l, func(cache *compute.Cache) []cachePart {
-		parts := []cachePart{{"latent", cache.Latent, a.KVRank}, {"rope", cache.Rope, c.RoPE.Dim}}
-		if full {
-			parts = append(parts, cachePart{"index", cache.Index, x.HeadDim})
+	for i := range l.Caches {
+		cache := &l.Caches[i]
+		err := first(checkCache(i, "latents", cache.Latent, cache.Capacity, a.KVRank), checkCache(i, "rotated keys", cache.Rope, cache.Capacity, c.RoPE.Dim))
+		if err == nil && full {
+			err = checkCache(i, "index keys", cache.Index, cache.Capacity, x.HeadDim)
 		}
-		return parts
-	})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkSelection: a shared layer reads what it is given.

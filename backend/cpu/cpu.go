@@ -261,7 +261,7 @@ func (b *Backend) describe(c *C.cpu_layer_call, l *compute.LayerCall) {
 	config, w := l.Config, l.Weights
 	a, m := &config.Attention, &config.MoE
 	*c = C.cpu_layer_call{
-		hidden: C.int32_t(config.Hidden), epsilon: C.float(config.NormEpsilon),
+		hidden: C.int32_t(config.Hidden), epsilon: C.float(config.NormEpsilon), latent_epsilon: C.float(a.LatentNormEpsilon),
 		mla: flag(a.Kind == container.MLA), heads: C.int32_t(a.Heads), kv_heads: C.int32_t(a.KVHeads), head_dim: C.int32_t(a.HeadDim),
 		qk_norm: C.int32_t(a.QKNorm), clip: C.float(a.ClipQKV), scale: C.float(a.Scale),
 		query_rank: C.int32_t(a.QueryRank), kv_rank: C.int32_t(a.KVRank), nope_dim: C.int32_t(a.NopeDim), value_dim: C.int32_t(a.ValueDim),

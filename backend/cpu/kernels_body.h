@@ -17,6 +17,7 @@
 enum {
     chunk_columns = 256, // columns of a tile of unpacked weights
     tile_rows = 16,      // rows of it: 16 KiB, half of a first-level cache
+    prefetch_bytes = 1024, // how far ahead of the packed rows: hardware gives up on four interleaved streams
     direct_most = 8,     // up to so many rows of activations the weights are unpacked in registers, beyond into a tile
 };
 
@@ -135,6 +136,8 @@ INLINE vf block_scale(int format, int kind, const cpu_weight *w, const float *s,
     }
     }
 }
+
+static vf block_scale_any(int format, int kind, const cpu_weight *w, const float *s, int wide, int b) { return block_scale(format, kind, w, s, wide, b); }
 
 // ---- panels ----
 
@@ -256,6 +259,7 @@ INLINE void direct_blocked(const int format, const int kind, const int R, const 
                 scale[r] = v_load(lanes);
             }
         }
+        UNROLL for (int r = 0; r < R; r++) __builtin_prefetch(raw[r] + prefetch_bytes);
         direct_block(format, R, M, raw, scale, xb, total);
         UNROLL for (int r = 0; r < R; r++) raw[r] += bb;
         UNROLL for (int m = 0; m < M; m++) xb[m] += pb;
@@ -351,6 +355,7 @@ INLINE void tile_fill(const int format, const cpu_weight *w, int row, int b0, in
     const size_t stride = cpu_row_bytes(w);
     const uint8_t *p = (const uint8_t *)w->data + (size_t)row * stride;
     const float *s = row_scales(w, row);
+    const int kind = scale_kind(w), wide = scale_group(w) / block_columns(format);
     uint8_t rest[32 * LANES];
     for (int b = b0; b < b0 + blocks; b++) {
         const uint8_t *raw = p + (size_t)b * (size_t)bb;
@@ -361,7 +366,11 @@ INLINE void tile_fill(const int format, const cpu_weight *w, int row, int b0, in
         UNROLL for (int k = 0; k < vectors; k++) v_store(weights + k * LANES, block_vector(format, raw, word, k));
         weights += vectors * LANES;
         if (!is_plain(format)) {
-            scale_lanes(w, s, b, scales);
+            if (((size_t)b + 1) * (size_t)block_columns(format) <= (size_t)w->columns) {
+                v_store(scales, block_scale_any(format, kind, w, s, wide, b));
+            } else {
+                scale_lanes(w, s, b, scales);
+            }
             scales += LANES;
         }
     }

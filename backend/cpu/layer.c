@@ -127,10 +127,10 @@ static void latent_rows(void *context, int row0, int row1, int thread) {
         size_t position = (size_t)c->rows[r].position;
         if (c->query_rank) {
             float *q = g->query_latent + (size_t)r * (size_t)c->query_rank;
-            k->normalise(q, c->query_a_norm, c->epsilon, c->query_rank, q);
+            k->normalise(q, c->query_a_norm, c->latent_epsilon, c->query_rank, q);
         }
         const float *kv = g->kv + (size_t)r * (size_t)(c->kv_rank + c->rope_dim);
-        k->normalise(kv, c->kv_a_norm, c->epsilon, c->kv_rank, cache->latent + position * (size_t)c->kv_rank);
+        k->normalise(kv, c->kv_a_norm, c->latent_epsilon, c->kv_rank, cache->latent + position * (size_t)c->kv_rank);
         cpu_rope(kv + c->kv_rank, cache->rope + position * (size_t)c->rope_dim, c->rope_dim, c->interleaved, row_cos(c, r), row_sin(c, r));
         if (c->index_heads) {
             float *key = cache->index + position * (size_t)c->index_dim;
