@@ -9,7 +9,6 @@
 package tokenizer
 
 import (
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -227,9 +226,4 @@ func (t *Tokenizer) text(id int32) string {
 		return ""
 	}
 	return t.tokens[id]
-}
-
-// String names the tokenizer by its size, for logs.
-func (t *Tokenizer) String() string {
-	return fmt.Sprintf("byte-level BPE, %d tokens, %d merges", len(t.tokens), t.merges.count)
 }
