@@ -22,6 +22,10 @@ const char standardLibraryText[] = {
 #embed "metal_stdlib"
     , 0};
 
+const char declarationsText[] = {
+#embed "metal_declarations"
+    , 0};
+
 // Names that metal_stdlib defines as macros.
 const char macroText[] =
     "#define INFINITY (as_type<float>(0x7f800000u))\n#define NAN (as_type<float>(0x7fc00000u))\n#define MAXFLOAT 3.402823466e+38f\n#define HUGE_VALF INFINITY\n"
@@ -117,6 +121,20 @@ bool preprocess(const CompileRequest &r, const std::string &stem, std::string &o
     return ok;
 }
 
+// Address spaces are types in Metal and nothing in C++: a compiler that knows them reads the text, twice (see Reading).
+bool checkAddressSpaces(const std::string &preprocessed, const std::string &stem, std::string &error) {
+    for (Reading reading : {Reading::ThreadAndThreadgroup, Reading::Constant}) {
+        std::string text = std::string(reading == Reading::Constant ? "#define MSL_THREADGROUP_IS_GLOBAL\n" : "") + "# 1 \"metal_declarations\" 3\n" + declarationsText + translate(preprocessed, reading).cpp;
+        if (!writeFile(stem + ".clcpp", text)) { error = "cannot write " + stem + ".clcpp"; return false; }
+        std::string said;
+        int status = runCommand(compiler() + " -x clcpp -cl-std=clc++2021 -target spir64 -Xclang -cl-ext=+all -fsyntax-only -w " + stem + ".clcpp", said);
+        if (status != 0 && getenv("COLIBRI_SIM_KEEP")) fprintf(stderr, "metal simulator: kept %s.clcpp\n", stem.c_str());
+        else unlink((stem + ".clcpp").c_str());
+        if (status != 0) { error = "address spaces: " + said; return false; }
+    }
+    return true;
+}
+
 bool load(const std::string &path, Library &library, std::string &error) {
     void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) { error = dlerror(); return false; }
@@ -133,7 +151,7 @@ bool compile(const CompileRequest &r, Library &library, std::string &error) {
     static std::mutex one;
     std::lock_guard<std::mutex> lock(one);
     std::string flags = std::string(commonFlags) + (r.strict ? strictFlags : fastFlags);
-    std::string key = r.source + "\1" + std::to_string(r.languageVersion) + flags + machine() + runtimeText + standardLibraryText + macroText + TRANSLATOR_HASH;
+    std::string key = r.source + "\1" + std::to_string(r.languageVersion) + flags + machine() + runtimeText + standardLibraryText + declarationsText + macroText + TRANSLATOR_HASH;
     for (auto &m : r.macros) key += "\1" + m.first + "=" + m.second;
     std::string path = cacheFolder() + "/" + hash(key) + ".so", stem = path + "." + std::to_string(getpid());
     if (access(path.c_str(), R_OK) == 0 && load(path, library, error)) return true;
@@ -141,7 +159,7 @@ bool compile(const CompileRequest &r, Library &library, std::string &error) {
 
     std::string preprocessed;
     if (!preprocess(r, stem, preprocessed, error)) return false;
-    Translation t = translate(preprocessed);
+    Translation t = translate(preprocessed, Reading::Run);
     if (!t.errors.empty()) { error = t.errors; return false; }
     std::string text = std::string("# 1 \"msl_runtime.h\" 3\n") + runtimeText + "\n# 1 \"metal_stdlib\" 3\n" + standardLibraryText + "\n# 1 \"launchers\" 3\n" + t.cpp;
     if (!writeFile(stem + ".cpp", text)) { error = "cannot write " + stem + ".cpp"; return false; }
@@ -154,6 +172,7 @@ bool compile(const CompileRequest &r, Library &library, std::string &error) {
         return false;
     }
     unlink((stem + ".cpp").c_str());
+    if (!checkAddressSpaces(preprocessed, stem, error)) { unlink((stem + ".so").c_str()); return false; }
     if (rename((stem + ".so").c_str(), path.c_str()) != 0) { error = "cannot write " + path; return false; }
     return load(path, library, error);
 }

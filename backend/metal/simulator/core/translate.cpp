@@ -104,6 +104,7 @@ struct Kernel {
 };
 
 struct Translator {
+    Reading reading;
     Tokens in;
     Tokens out;
     std::string errors;
@@ -138,11 +139,20 @@ struct Translator {
         for (size_t i = from; i < to; i++) if (in[i].kind != Line) s += (s.empty() ? "" : " ") + in[i].s;
         return s;
     }
-    // The type written in [from, to), without address spaces; constant becomes const.
+    // What an address space is called in the reading.
+    std::string space(const std::string &name) const {
+        if (reading == Reading::Run) return name == "constant" ? "const" : "";
+        bool first = reading == Reading::ThreadAndThreadgroup;
+        if (name == "thread") return "__private";
+        if (name == "constant") return first ? "__global const" : table ? "__constant" : "__local const"; // nothing at program scope may be __local
+        return first && name == "threadgroup" ? "__local" : "__global";
+    }
+    // The type written in [from, to), without address spaces for running; constant becomes const.
     std::string plainType(size_t from, size_t to) const {
         std::string s;
         for (size_t i = from; i < to; i++) {
             if (in[i].kind == Line) continue;
+            if (reading != Reading::Run && spaces.count(in[i].s)) { s += space(in[i].s) + " "; continue; }
             if (in[i].s == "constant") s += "const ";
             else if (!spaces.count(in[i].s) && in[i].s != "volatile") s += in[i].s + " ";
         }
@@ -243,12 +253,12 @@ struct Translator {
             }
             bool variable = !function.empty() && (is(j, "[") || is(j, ";") || is(j, ",") || is(j, "=")) && j - i > 2 && (is(i - 1, ";") || is(i - 1, "{") || is(i - 1, "}"));
             if (variable) return threadgroupVariable(i, j - 1, kernel);
-            emitLineOnly(t);
+            if (reading == Reading::Run) emitLineOnly(t);
+            else emit(space(t.s), t);
             return i + 1;
         }
         if (t.s == "coherent" && is(i + 1, "(")) { emitLineOnly(t); return closing(i + 1); }
-        if (t.s == "constant") { Token c = t; c.s = "const"; emit(c); return i + 1; }
-        if (spaces.count(t.s)) { emitLineOnly(t); return i + 1; }
+        if (spaces.count(t.s)) { Token c = t; c.s = space(t.s); emit(c); return i + 1; }
         const std::string &user = function.empty() ? initialising : function;
         if (!user.empty() && (derived.count(t.s) || functionConstant(t.s))) uses[user].insert(t.s);
         if (derived.count(t.s)) { Token c = t; c.s = "msl_derived_" + t.s + "()"; emit(c); return i + 1; }
@@ -290,7 +300,7 @@ struct Translator {
     size_t threadgroupVariable(size_t i, size_t name, bool kernel) {
         const Token &at = in[i];
         if (!kernel) fail(at, "threadgroup variables can be declared in kernels only");
-        std::string type = plainType(i + 1, name);
+        std::string type = (reading == Reading::Run ? "" : space("threadgroup") + " ") + plainType(i + 1, name);
         while (true) {
             size_t dims = name + 1, end = dims;
             while (is(end, "[")) end = closing(end);
@@ -301,6 +311,11 @@ struct Translator {
                 size += in[k].s + " ";
             }
             variables.push_back({in[name].s, "msl_variable_type_" + id});
+            if (reading != Reading::Run) {
+                emit(type + " (&" + in[name].s + ")" + size + " = *(" + type + " (*)" + size + ")0;", at);
+                if (is(end, ",")) { name = end + 1; continue; }
+                return end + 1;
+            }
             emit("typedef " + type + " msl_variable_type_" + id + " " + size + "; auto &" + in[name].s + " = msl_threadgroup_variable_at<msl_variable_type_" + id + ", " + id +
                  ">(msl_variables); msl_note_variable<msl_variable_type_" + id + ", " + id + ">();", at);
             if (is(end, ",")) { name = end + 1; continue; }
@@ -385,12 +400,14 @@ struct Translator {
         size_t attribute = i;
         while (!is(attribute, "[")) attribute++;
         std::string name = in[attribute - 1].s, type = plainType(i + 1, attribute - 1), index = join(attribute + 4, closing(attribute + 3) - 1);
-        emit("static " + type + " " + name + "; static bool msl_defined_" + name + ";", in[i]);
+        if (reading == Reading::Run) emit("static " + type + " " + name + "; static bool msl_defined_" + name + ";", in[i]);
+        else emit("extern __constant " + in[attribute - 2].s + " " + name + "; extern __constant bool msl_defined_" + name + ";", in[i]);
         constants.push_back({name, type, index});
         return end + 1;
     }
 
     std::string pendingMaxThreads, initialising;
+    bool table = false; // in a program-scope constant
     size_t at = 0;
 
     void run() {
@@ -458,7 +475,7 @@ struct Translator {
         if (dependent) {
             std::string name = in[j - 1].s;
             std::string type = plainType(head, j - 1);
-            while (type.find("const ") == 0) type = type.substr(6);
+            while (type.find("const ") == 0 || type.find("__") == 0) type = type.substr(type.find(' ') + 1);
             emit("static inline " + type + " msl_derived_" + name + "() { return ", in[i]);
             initialising = name;
             body(j + 1, end, false, "");
@@ -468,8 +485,10 @@ struct Translator {
             at = end + 1;
             return;
         }
-        emit("static", in[i]);
+        if (reading == Reading::Run) emit("static", in[i]);
+        table = true;
         body(i, end + 1, false, "");
+        table = false;
         at = end + 1;
     }
 
@@ -490,6 +509,7 @@ struct Translator {
     std::string finish() {
         std::string s;
         for (auto &t : out) s += t.space + t.s;
+        if (reading != Reading::Run) return "# 1 \"program_source\"\n" + s + "\n";
         std::string head = "struct msl_list { msl_u32 v[1]; };\nstatic msl_threadgroup_variable msl_variables[" + std::to_string(variables.size() + 1) + "] = {";
         for (auto &v : variables) head += "{\"" + v.name + "\", 0, 0}, ";
         head += "};\ntemplate <class T, int ID> struct msl_noted { static bool done; };\n"
@@ -524,8 +544,9 @@ struct Translator {
 
 } // namespace
 
-Translation translate(const std::string &preprocessed) {
+Translation translate(const std::string &preprocessed, Reading reading) {
     Translator t;
+    t.reading = reading;
     t.in = tokenize(preprocessed);
     t.run();
     t.checkRecursion();

@@ -8,4 +8,8 @@ struct Translation {
     std::string errors; // one "file:line: error: …" a line; empty when the text is accepted
 };
 
-Translation translate(const std::string &preprocessed);
+// For running, or for a check of the address spaces: read as C++ for OpenCL, where mixing them is a type error. That language cannot copy
+// structures out of __constant, so the spaces are told apart in two readings: first thread, threadgroup and the rest, then constant and the rest.
+enum class Reading { Run, ThreadAndThreadgroup, Constant };
+
+Translation translate(const std::string &preprocessed, Reading reading);

@@ -846,6 +846,12 @@ static void refused_shaders(void) {
         {"float f(float x) { float unused = x; return 1.0f; }", "unused"},
         {"float f(float2 v) { return float3(v).x; }", "error"},
         {"uint f(uint x) { return uint(__builtin_popcount(x)); }", "built-ins"},
+        {"inline float first(thread float *p) { return p[0]; }\nkernel void k(device float *x [[buffer(0)]]) { x[0] = first(x); }", "address space"},
+        {"inline float first(device float *p) { return p[0]; }\nkernel void k(device float *x [[buffer(0)]]) { float a[4] = {1, 2, 3, 4}; x[0] = first(a); }", "address space"},
+        {"inline float first(device float *p) { return p[0]; }\nkernel void k(device float *x [[buffer(0)]]) { threadgroup float t[4]; t[0] = 1.0f; x[0] = first(t); }", "address space"},
+        {"struct P { float n; };\ninline float n(device const P *p) { return p->n; }\nkernel void k(device float *x [[buffer(0)]], constant P &p [[buffer(1)]]) { x[0] = n(&p); }", "address space"},
+        {"struct P { float n; };\ninline float n(thread const P &p) { return p.n; }\nkernel void k(device float *x [[buffer(0)]], constant P &p [[buffer(1)]]) { x[0] = n(p); }", "address space"},
+        {"kernel void k(device float *x [[buffer(0)]]) { threadgroup float t[4]; device float *p = reinterpret_cast<device float *>(t); x[0] = p[0]; }", "address space"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[2048], why[8192] = "";
