@@ -300,7 +300,7 @@ func randomOperations(t *testing.T, capacity int64, operations int) {
 		staging = 1 << 18
 	}
 	limit := capacity*testSlotBytes + staging
-	s, g := openStore(t, c, Options{LimitBytes: limit, Readers: 3, open: files.open, Telemetry: recorder})
+	s, g := openStore(t, c, Options{LimitBytes: limit, Readers: 3, Guess: capacity == 8, open: files.open, Telemetry: recorder})
 	var group sync.WaitGroup
 	for worker := range workers {
 		seed := rand.NewPCG(uint64(capacity), uint64(worker))
@@ -313,6 +313,7 @@ func randomOperations(t *testing.T, capacity int64, operations int) {
 		})
 	}
 	group.Wait()
+	settle(s) // reads that nobody waits for any more may still be under way
 	n := recorder.Snapshot()
 	if n.LeasedSlots != 0 || n.LoadingSlots != 0 {
 		t.Errorf("left: %d leased, %d loading", n.LeasedSlots, n.LoadingSlots)
@@ -339,6 +340,9 @@ func randomOperation(t *testing.T, s *Store, c *testContainer, random *rand.Rand
 	}
 	if random.IntN(4) == 0 {
 		go cancel()
+	}
+	if random.IntN(3) == 0 {
+		s.Guess(layer, ids[:1])
 	}
 	switch op := random.IntN(10); {
 	case op < 5:
@@ -408,6 +412,12 @@ func TestNothingIsLeftAfterAThousandModels(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.check(t, true)
+	}
+	for range 1_000_000 { // a goroutine that has said it is done may still be on its way out
+		if runtime.NumGoroutine() <= before {
+			break
+		}
+		runtime.Gosched()
 	}
 	if after := runtime.NumGoroutine(); after > before {
 		t.Errorf("%d goroutines before, %d after", before, after)

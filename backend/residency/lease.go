@@ -64,6 +64,7 @@ func (s *Store) Acquire(ctx context.Context, layer int, experts []int32) (*Lease
 		}
 		l.await(t)
 	}
+	s.judge(layer)
 	s.report()
 	return l, nil
 }
@@ -77,7 +78,7 @@ func (l *Leases) await(t *slot) {
 
 // read queues the read of a slot that take has prepared.
 func (s *Store) read(t *slot, u urgency) {
-	t.load = &load{slot: t, urgency: u}
+	t.load = &load{slot: t, urgency: u, guessed: u == guess}
 	s.queue.push(t.load)
 	s.work.Signal()
 }
@@ -173,10 +174,15 @@ func (s *Store) leaveLine(mine *turn) {
 func (s *Store) countUse(key int, hit bool) {
 	layer, expert := s.shape.at(key)
 	s.telemetry.Use(layer, expert, hit)
-	if t := s.slots[key]; t != nil && t.guessed && t.state == ready {
-		t.guessed = false
-		s.telemetry.GuessUsed()
+	if t := s.slots[key]; t != nil && t.guessed {
+		s.guessUsed(t)
 	}
+}
+
+func (s *Store) guessUsed(t *slot) {
+	t.guessed = false
+	s.guessing.outcome(true)
+	s.telemetry.GuessUsed()
 }
 
 // keep makes a slot that a sweep took from the cache part of the cache again: decoding wants what it holds.

@@ -34,6 +34,8 @@ type Options struct {
 	Readers int
 	// Policy decides what stays; nil means the default policy.
 	Policy Policy
+	// Guess allows speculative reads (Store.Guess). Off unless measured to help on this machine with this model.
+	Guess bool
 	// Telemetry receives the counts; nil means nobody looks.
 	Telemetry *telemetry.Recorder
 
@@ -72,7 +74,10 @@ type Store struct {
 	turns   []*turn // acquirers waiting for slots, first come first served
 	limit   int64
 	leased  int
+	atWork  int // readers that are reading
 	closed  bool
+
+	guessing guessing
 }
 
 // turn is a place in the line of acquirers; need makes it an address of its own.
@@ -82,7 +87,8 @@ func (s Shape) at(key int) (layer, expert int) { return key / s.Experts, key % s
 
 // Open prepares a store. Experts are read when they are asked for.
 func Open(source Source, memory Registrar, options Options) (*Store, error) {
-	s := &Store{source: source, policy: options.Policy, telemetry: options.Telemetry, least: max(options.LeastSlots, 1)}
+	s := &Store{source: source, policy: options.Policy, telemetry: options.Telemetry, least: max(options.LeastSlots, 1),
+		guessing: guessing{wanted: options.Guess}}
 	s.changed, s.work = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 	for _, n := range source.Counts {
 		s.shape.Experts = max(s.shape.Experts, n)
@@ -314,7 +320,10 @@ func (s *Store) spare(c *class, wanted []int) int {
 func (s *Store) take(key int) *slot {
 	c := s.classOf[key]
 	if len(c.free) == 0 {
-		t := s.victim(c, nil)
+		t := s.victim(c, unguessed)
+		if t == nil {
+			t = s.victim(c, nil)
+		}
 		if t == nil {
 			return nil
 		}
@@ -353,6 +362,9 @@ func (s *Store) victim(c *class, only func(*slot) bool) *slot {
 	}
 	return worst
 }
+
+// unguessed spares what was read speculatively until its layer has had its turn: it has no uses yet that a policy could see.
+func unguessed(t *slot) bool { return !t.guessed }
 
 // evict empties an idle slot for another expert.
 func (s *Store) evict(t *slot) {
