@@ -159,10 +159,11 @@ func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 		return fmt.Errorf("experts of layer %d: %w", layer, err)
 	}
 	began := time.Now()
-	err = m.backend.Combine(&compute.CombineCall{
+	m.combine = compute.CombineCall{
 		Rows: rows, PerToken: k, Hidden: d,
 		Gates: m.call.Gates, Output: s.output[:rows*k*d], Shared: s.shared[:rows*d], X: s.x[:rows*d],
-	})
+	}
+	err = m.backend.Combine(&m.combine)
 	m.times.experts += time.Since(began)
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", layer, err)
@@ -336,15 +337,17 @@ func (m *Model) headOf(norm []float32, rows []int) ([]float32, error) {
 		copy(s.headIn[i*d:][:d], s.x[r*d:][:d])
 	}
 	n := len(rows)
-	call := compute.HeadCall{
+	m.headCall = compute.HeadCall{
 		Rows: n, Norm: norm, Epsilon: m.config.NormEpsilon, Head: &m.weights.head,
 		X: s.headIn[:n*d], Normed: s.headNorm[:n*d], Logits: s.logits[:n*m.config.Vocabulary],
 	}
-	if err := m.backend.Head(&call); err != nil {
+	if err := m.backend.Head(&m.headCall); err != nil {
 		return nil, fmt.Errorf("output head: %w", err)
 	}
-	return call.Logits, nil
+	return m.headCall.Logits, nil
 }
 
 // logitsOf is headOf for the main layers.
-func (m *Model) logitsOf(rows []int) ([]float32, error) { return m.headOf(m.weights.finalNorm, rows) }
+func (m *Model) logitsOf(rows []int) ([]float32, error) {
+	return m.headOf(m.weights.finalNorm, &m.weights.head, rows)
+}

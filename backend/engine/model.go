@@ -67,8 +67,11 @@ type Model struct {
 	groups  expertGroups
 	pending []compute.Pending
 	calls   callPool
-	call    compute.LayerCall
-	pace    *pace
+	// The calls under way; kept here so that a token allocates nothing.
+	call     compute.LayerCall
+	combine  compute.CombineCall
+	headCall compute.HeadCall
+	pace     *pace
 
 	sessions sync.Mutex
 	open     map[*Session]struct{}
