@@ -40,12 +40,21 @@ func (m *Model) forward(ctx context.Context, batch []segment, route Route) error
 	return nil
 }
 
+// tieSpan is compute.Row's: the positions that the reference implementation would select from. It computes a prompt at once, and
+// then token by token; drafts are checked several at a time here and must choose as single tokens do.
+func tieSpan(start, row, rows int) int {
+	if rows <= mostDrafts+1 {
+		return start + row + 1
+	}
+	return start + rows
+}
+
 // beginBatch lays out the rows of a batch and their rotations.
 func (m *Model) beginBatch(batch []segment) (int, error) {
 	m.rows, m.ids = m.rows[:0], m.ids[:0]
 	for i, s := range batch {
 		for j := range s.ids {
-			m.rows = append(m.rows, compute.Row{Position: s.start + j, Cache: i})
+			m.rows = append(m.rows, compute.Row{Position: s.start + j, Cache: i, TieSpan: tieSpan(s.start, j, len(s.ids))})
 		}
 		m.ids = append(m.ids, s.ids...)
 	}
@@ -349,5 +358,5 @@ func (m *Model) headOf(norm []float32, rows []int) ([]float32, error) {
 
 // logitsOf is headOf for the main layers.
 func (m *Model) logitsOf(rows []int) ([]float32, error) {
-	return m.headOf(m.weights.finalNorm, &m.weights.head, rows)
+	return m.headOf(m.weights.finalNorm, rows)
 }
