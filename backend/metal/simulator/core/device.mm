@@ -512,6 +512,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
         return nil;
     }
     SimPipeline *s = [[SimPipeline alloc] initAs:"MTLComputePipelineState"];
+    p->specialise(true);
     s->pipeline = p;
     return s;
 }

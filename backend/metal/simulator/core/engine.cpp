@@ -40,6 +40,11 @@ double now() {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+double specialiseAfterSeconds() {
+    const char *s = getenv("COLIBRI_SIM_SPECIALISE");
+    return s ? atof(s) : 2; // compiling takes about one
+}
+
 // The GPU: one thread that takes dispatches from the command buffers in flight.
 struct Gpu {
     std::mutex mutex;
@@ -86,21 +91,27 @@ struct Gpu {
 
     void run(CommandBuffer &c, const Command &command, uint64_t seed) {
         Dispatch d{};
-        d.library = command.pipeline->library.code;
-        d.kernel = command.pipeline->kernel;
+        Pipeline &pipeline = *command.pipeline;
+        if (!pipeline.settled && pipeline.seconds > specialiseAfterSeconds()) pipeline.specialise(false);
+        d.library = pipeline.specialised.code ? pipeline.specialised.code : pipeline.library.code;
+        d.kernel = pipeline.specialised.code ? pipeline.specialised.code->kernels : pipeline.kernel;
         for (int i = 0; i < MSL_BUFFER_SLOTS; i++) d.buffers[i] = command.arguments[i].address;
         memcpy(d.groups, command.groups, sizeof d.groups);
         memcpy(d.threads, command.threads, sizeof d.threads);
         d.seed = seed;
-        for (msl_u32 i = 0; i < d.library->constant_count; i++) *d.library->constants[i].defined = false;
-        for (auto &v : command.pipeline->values) {
-            memcpy(v.first->value, v.second.data(), v.second.size());
-            *v.first->defined = true;
+        if (!pipeline.specialised.code) {
+            for (msl_u32 i = 0; i < d.library->constant_count; i++) *d.library->constants[i].defined = false;
+            for (auto &v : pipeline.values) {
+                memcpy(v.first->value, v.second.data(), v.second.size());
+                *v.first->defined = true;
+            }
         }
         std::unique_ptr<Checker> checker;
         if (options().strict) checker = makeChecker(c, command);
         d.checker = checker.get();
+        double before = now();
         Outcome o = execute(d);
+        pipeline.seconds += now() - before;
         if (o.fault) {
             report("page fault", c.name() + ": " + o.message);
             c.errorText = "Caused GPU Address Fault Error (0000000b:kIOGPUCommandBufferCallbackErrorPageFault)";
@@ -158,6 +169,25 @@ bool takePipelineFault(const std::string &kernel) {
 }
 
 uint64_t nextId() { return ++ids; }
+
+void Pipeline::specialise(bool onlyCached) {
+    if (library.request.strict || values.empty()) { settled = true; return; }
+    CompileRequest r = library.request;
+    r.kernel = kernel->name;
+    for (auto &v : values) {
+        uint32_t number = 0;
+        memcpy(&number, v.second.data(), v.second.size());
+        bool needed = false;
+        for (msl_u32 n = 0; n < kernel->constant_count; n++) needed |= &library.code->constants[kernel->constants[n]] == v.first;
+        r.constants[v.first->index] = needed ? std::to_string(number) + (std::string(v.first->type).find("uint") == 0 ? "u" : "") : "0";
+    }
+    std::string why;
+    if (compile(r, specialised, why, onlyCached)) settled = true;
+    else if (!onlyCached) {
+        settled = true;
+        report("specialising " + r.kernel, why);
+    }
+}
 
 std::string ResidencySet::name() const { return "residency set " + std::to_string(id) + (label.empty() ? "" : " '" + label + "'"); }
 

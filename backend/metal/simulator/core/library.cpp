@@ -138,7 +138,6 @@ bool checkAddressSpaces(const std::string &preprocessed, const std::string &stem
 bool load(const std::string &path, Library &library, std::string &error) {
     void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) { error = dlerror(); return false; }
-    library.path = path;
     library.code = (const msl_library *)dlsym(handle, "msl_exported_library");
     if (!library.code) { error = path + " exports no library"; return false; }
     place(library.code, library.code->runtime);
@@ -147,19 +146,23 @@ bool load(const std::string &path, Library &library, std::string &error) {
 
 } // namespace
 
-bool compile(const CompileRequest &r, Library &library, std::string &error) {
+bool compile(const CompileRequest &r, Library &library, std::string &error, bool onlyCached) {
     static std::mutex one;
     std::lock_guard<std::mutex> lock(one);
-    std::string flags = std::string(commonFlags) + (r.strict ? strictFlags : fastFlags);
+    std::string flags = std::string(commonFlags) + (r.strict ? strictFlags : fastFlags) + (r.kernel.empty() ? "" : " -w"); // what constants leave of other branches may warn
     std::string key = r.source + "\1" + std::to_string(r.languageVersion) + flags + machine() + runtimeText + standardLibraryText + declarationsText + macroText + TRANSLATOR_HASH;
     for (auto &m : r.macros) key += "\1" + m.first + "=" + m.second;
+    if (!r.kernel.empty()) key += "\2" + r.kernel;
+    for (auto &c : r.constants) key += "\2" + std::to_string(c.first) + "=" + c.second;
+    library.request = r;
     std::string path = cacheFolder() + "/" + hash(key) + ".so", stem = path + "." + std::to_string(getpid());
     if (access(path.c_str(), R_OK) == 0 && load(path, library, error)) return true;
     error.clear();
+    if (onlyCached) return false;
 
     std::string preprocessed;
     if (!preprocess(r, stem, preprocessed, error)) return false;
-    Translation t = translate(preprocessed, Reading::Run);
+    Translation t = translate(preprocessed, Reading::Run, r.kernel, r.constants);
     if (!t.errors.empty()) { error = t.errors; return false; }
     std::string text = std::string("# 1 \"msl_runtime.h\" 3\n") + runtimeText + "\n# 1 \"metal_stdlib\" 3\n" + standardLibraryText + "\n# 1 \"launchers\" 3\n" + t.cpp;
     if (!writeFile(stem + ".cpp", text)) { error = "cannot write " + stem + ".cpp"; return false; }
@@ -172,7 +175,7 @@ bool compile(const CompileRequest &r, Library &library, std::string &error) {
         return false;
     }
     unlink((stem + ".cpp").c_str());
-    if (!checkAddressSpaces(preprocessed, stem, error)) { unlink((stem + ".so").c_str()); return false; }
+    if (r.kernel.empty() && !checkAddressSpaces(preprocessed, stem, error)) { unlink((stem + ".so").c_str()); return false; }
     if (rename((stem + ".so").c_str(), path.c_str()) != 0) { error = "cannot write " + path; return false; }
     return load(path, library, error);
 }

@@ -6,19 +6,23 @@
 
 namespace sim {
 
-struct Library {
-    const msl_library *code = nullptr;
-    std::string path; // of the compiled library
-};
-
 struct CompileRequest {
     std::string source;
     std::map<std::string, std::string> macros;
     unsigned languageVersion = 300; // __METAL_VERSION__
     bool strict = false;            // with a call to the checker at every access
+    // A specialised library: one kernel, its function constants (index and value) compiled in. Without it, they are variables.
+    std::string kernel;
+    std::map<unsigned, std::string> constants;
+};
+
+struct Library {
+    const msl_library *code = nullptr;
+    CompileRequest request;
 };
 
 // False with the compiler's text in `error` when Apple's compiler would refuse the source, or clang does.
-bool compile(const CompileRequest &request, Library &library, std::string &error);
+// onlyCached: false as well when the result is not in the cache.
+bool compile(const CompileRequest &request, Library &library, std::string &error, bool onlyCached = false);
 
 } // namespace sim

@@ -48,15 +48,15 @@ Reports &theReports() {
 
 const char memoryName[] = "colibri-metal-sim";
 
-// The pages of [p, p+length) as /proc/self/maps tells them: one anonymous mapping, our shared one, or something that Metal would refuse.
-enum class Region { None, Several, Anonymous, Ours, File };
-Region regionOf(uintptr_t p, uint64_t length, std::string &path) {
+// The mappings that cover [p, p+length) as /proc/self/maps tells them; empty when a part is not mapped.
+struct Segment { uintptr_t from, to; bool ours, anonymous; std::string path; };
+std::vector<Segment> segmentsOf(uintptr_t p, uint64_t length) {
+    std::vector<Segment> found;
     FILE *f = fopen("/proc/self/maps", "r");
-    if (!f) return Region::None;
+    if (!f) return found;
     char line[4600];
-    Region found = Region::None;
     uintptr_t covered = p;
-    while (fgets(line, sizeof line, f)) {
+    while (covered < p + length && fgets(line, sizeof line, f)) {
         unsigned long from, to;
         char permissions[8], name[4096] = "";
         if (sscanf(line, "%lx-%lx %7s %*s %*s %*s %4095[^\n]", &from, &to, permissions, name) < 3) continue;
@@ -64,15 +64,27 @@ Region regionOf(uintptr_t p, uint64_t length, std::string &path) {
         if (from > covered) break;
         const char *n = name;
         while (*n == ' ') n++;
-        Region r = strstr(n, memoryName) ? Region::Ours : *n == 0 || strncmp(n, "[anon", 5) == 0 || strcmp(n, "[heap]") == 0 ? Region::Anonymous : Region::File;
-        if (r == Region::File) path = n;
-        if (found != Region::None && r != found) { found = Region::Several; break; }
-        found = r;
-        covered = to;
-        if (covered >= p + length) break;
+        uintptr_t end = to < p + length ? to : p + length;
+        found.push_back({covered, end, strstr(n, memoryName) != nullptr, *n == 0 || strncmp(n, "[anon", 5) == 0 || strcmp(n, "[heap]") == 0, n});
+        covered = end;
     }
     fclose(f);
-    return covered >= p + length ? found : Region::None;
+    if (covered < p + length) found.clear();
+    return found;
+}
+
+// Private memory cannot be mapped a second time: its pages are moved, in place, to a shared mapping with the same contents.
+bool makeShared(const Segment &s) {
+    uint64_t length = s.to - s.from;
+    int fd = memfd_create(memoryName, MFD_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = ftruncate(fd, (off_t)length) == 0;
+    static const char zeros[4096] = {0};
+    for (uint64_t at = 0; ok && at < length; at += sizeof zeros)
+        if (memcmp((char *)s.from + at, zeros, sizeof zeros) != 0) ok = pwrite(fd, (char *)s.from + at, sizeof zeros, (off_t)at) == (ssize_t)sizeof zeros;
+    ok = ok && mmap((void *)s.from, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+    close(fd);
+    return ok;
 }
 
 } // namespace
@@ -95,11 +107,11 @@ static Buffer *mapBuffer(uint64_t length, char *host, bool wrapped, int fd) {
     b->gpu = s.reserve(mapped);
     void *at;
     if (wrapped) {
-        // A second view of a shared mapping: old size 0 copies the mapping instead of moving it. Page by page, because the range may reach
-        // over several earlier wraps, each a file of its own.
+        // A second view of a shared mapping: old size 0 copies the mapping instead of moving it. The range may reach over several
+        // earlier wraps, each a file of its own.
         at = (void *)b->gpu;
-        for (uint64_t i = 0; i < mapped && at != MAP_FAILED; i += APPLE_PAGE)
-            at = mremap(host + i, 0, APPLE_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(b->gpu + i));
+        for (const Segment &part : segmentsOf((uintptr_t)host, mapped))
+            if (mremap((void *)part.from, 0, part.to - part.from, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(b->gpu + part.from - (uintptr_t)host)) == MAP_FAILED) at = MAP_FAILED;
     } else {
         at = mmap((void *)b->gpu, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
     }
@@ -131,23 +143,12 @@ Buffer *wrapBuffer(void *pointer, uint64_t length, std::string &error) {
         report("misaligned wrap", error);
         return nullptr;
     }
-    std::string path;
-    switch (regionOf(p, length, path)) {
-    case Region::None: error = "newBufferWithBytesNoCopy: part of the range is not mapped"; report("wrap of unmapped memory", error); return nullptr;
-    case Region::Several: error = "newBufferWithBytesNoCopy: the range spans several kinds of mapping"; report("wrap across mappings", error); return nullptr;
-    case Region::File: error = "newBufferWithBytesNoCopy: the range is a mapping of " + path + "; a mapped file is never given to the GPU"; report("wrap of a mapped file", error); return nullptr;
-    case Region::Ours: break;
-    case Region::Anonymous: {
-        // Private memory cannot be mapped a second time: its pages are moved, in place, to a shared mapping with the same contents.
-        int fd = memfd_create(memoryName, MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, (off_t)length) != 0) { error = "out of memory"; if (fd >= 0) close(fd); return nullptr; }
-        static const char zeros[4096] = {0};
-        for (uint64_t at = 0; at < length; at += 4096)
-            if (memcmp((char *)pointer + at, zeros, 4096) != 0 && pwrite(fd, (char *)pointer + at, 4096, (off_t)at) != 4096) { error = "out of memory"; close(fd); return nullptr; }
-        if (mmap(pointer, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) { error = "out of memory"; close(fd); return nullptr; }
-        close(fd);
-    }
-    }
+    std::vector<Segment> segments = segmentsOf(p, length);
+    if (segments.empty()) { error = "newBufferWithBytesNoCopy: part of the range is not mapped"; report("wrap of unmapped memory", error); return nullptr; }
+    for (const Segment &s : segments)
+        if (!s.ours && !s.anonymous) { error = "newBufferWithBytesNoCopy: the range is a mapping of " + s.path + "; a mapped file is never given to the GPU"; report("wrap of a mapped file", error); return nullptr; }
+    for (const Segment &s : segments)
+        if (s.anonymous && !makeShared(s)) { error = "out of memory"; return nullptr; }
     return mapBuffer(length, (char *)pointer, true, -1);
 }
 
@@ -179,8 +180,10 @@ Buffer *bufferAt(uintptr_t address) {
 
 bool hostMemoryGone(Buffer *b) {
     if (!b->wrapped) return false;
-    std::string path;
-    return regionOf((uintptr_t)b->host, b->length, path) != Region::Ours;
+    std::vector<Segment> segments = segmentsOf((uintptr_t)b->host, b->length);
+    bool gone = segments.empty();
+    for (const Segment &s : segments) gone = gone || !s.ours;
+    return gone;
 }
 
 std::string explainAddress(uintptr_t address, bool notCanonical) {

@@ -105,6 +105,8 @@ struct Kernel {
 
 struct Translator {
     Reading reading;
+    std::string onlyKernel;
+    std::map<unsigned, std::string> given; // function constants compiled in
     Tokens in;
     Tokens out;
     std::string errors;
@@ -361,7 +363,7 @@ struct Translator {
         body(j, end, true, k.name);
         k.variables = variables.size() - k.firstVariable;
         for (auto &other : kernels) if (other.name == k.name) fail(start, "kernels cannot be overloaded: " + k.name);
-        kernels.push_back(k);
+        if (onlyKernel.empty() || onlyKernel == k.name) kernels.push_back(k);
         at = end;
     }
 
@@ -400,6 +402,11 @@ struct Translator {
         size_t attribute = i;
         while (!is(attribute, "[")) attribute++;
         std::string name = in[attribute - 1].s, type = plainType(i + 1, attribute - 1), index = join(attribute + 4, closing(attribute + 3) - 1);
+        auto value = onlyKernel.empty() || index.find_first_not_of("0123456789") != std::string::npos ? given.end() : given.find((unsigned)std::stoul(index));
+        if (value != given.end()) {
+            emit("static constexpr " + type + " " + name + " = " + value->second + "; static constexpr bool msl_defined_" + name + " = true;", in[i]);
+            return end + 1;
+        }
         if (reading == Reading::Run) emit("static " + type + " " + name + "; static bool msl_defined_" + name + ";", in[i]);
         else emit("extern __constant " + in[attribute - 2].s + " " + name + "; extern __constant bool msl_defined_" + name + ";", in[i]);
         constants.push_back({name, type, index});
@@ -544,9 +551,11 @@ struct Translator {
 
 } // namespace
 
-Translation translate(const std::string &preprocessed, Reading reading) {
+Translation translate(const std::string &preprocessed, Reading reading, const std::string &kernel, const std::map<unsigned, std::string> &constants) {
     Translator t;
     t.reading = reading;
+    t.onlyKernel = kernel;
+    t.given = constants;
     t.in = tokenize(preprocessed);
     t.run();
     t.checkRecursion();

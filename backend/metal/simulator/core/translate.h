@@ -1,6 +1,7 @@
 // Metal Shading Language to C++: rewrites preprocessed shader text so that it compiles after metal_stdlib, appends a launcher
 // for each kernel, and refuses what Apple's compiler would refuse but a C++ compiler accepts.
 #pragma once
+#include <map>
 #include <string>
 
 struct Translation {
@@ -12,4 +13,5 @@ struct Translation {
 // structures out of __constant, so the spaces are told apart in two readings: first thread, threadgroup and the rest, then constant and the rest.
 enum class Reading { Run, ThreadAndThreadgroup, Constant };
 
-Translation translate(const std::string &preprocessed, Reading reading);
+// kernel, constants: of a specialised library (library.h).
+Translation translate(const std::string &preprocessed, Reading reading, const std::string &kernel = "", const std::map<unsigned, std::string> &constants = {});

@@ -884,6 +884,52 @@ static void accepted_shaders(void) {
     }
 }
 
+// A pipeline that has run long enough is compiled again with its constants in it; nothing else changes.
+static void specialised_pipelines(void) {
+    static const char text[] =
+        "#include <metal_stdlib>\nusing namespace metal;\n"
+        "struct Params { ulong a; ulong b; uint n; uint m; };\n"
+        "constant uint FACTOR [[function_constant(4)]];\nconstant bool NEGATE [[function_constant(7)]];\nconstant uint TWICE = FACTOR * 2;\n"
+        "kernel void scale(constant Params &p [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {\n"
+        "    threadgroup float t[64];\n    t[i] = reinterpret_cast<device const float *>(p.a)[i];\n    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
+        "    float x = t[63 - i] * float(TWICE);\n    reinterpret_cast<device float *>(p.b)[i] = NEGATE ? -x : x;\n}\n";
+    colibri_sim_options options = {.collect = 1};
+    colibri_sim_configure(&options);
+    setenv("COLIBRI_SIM_SPECIALISE", "-1", 1);
+    id<MTLLibrary> own = compile(text, NULL, 0);
+    for (uint32_t factor = 3; factor < 6; factor++) {
+        const uint8_t negate = factor & 1;
+        MTLFunctionConstantValues *values = [[MTLFunctionConstantValues alloc] init];
+        [values setConstantValue:&factor type:MTLDataTypeUInt atIndex:4];
+        NSError *error = nil;
+        if ([own newFunctionWithName:@"scale" constantValues:values error:&error] != nil) FAIL("a constant is missing and nothing says so");
+        [values setConstantValue:&factor type:MTLDataTypeUInt atIndex:7];
+        if ([own newFunctionWithName:@"scale" constantValues:values error:&error] != nil) FAIL("a constant has the wrong type and nothing says so");
+        [values setConstantValue:&negate type:MTLDataTypeBool atIndex:7];
+        id<MTLFunction> function = [own newFunctionWithName:@"scale" constantValues:values error:&error];
+        id<MTLComputePipelineState> state = [device newComputePipelineStateWithFunction:function error:&error];
+        id<MTLCommandBuffer> work = [queue commandBuffer];
+        id<MTLComputeCommandEncoder> encoder = [work computeCommandEncoderWithDispatchType:MTLDispatchTypeSerial];
+        Params params = {[a gpuAddress], [b gpuAddress], 0, 0};
+        [encoder setComputePipelineState:state];
+        [encoder setBytes:&params length:sizeof params atIndex:0];
+        [encoder dispatchThreadgroups:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(64, 1, 1)];
+        [encoder endEncoding];
+        [work commit];
+        [work waitUntilCompleted];
+        float *x = [a contents], *y = [b contents];
+        for (int i = 0; i < 64; i++) {
+            float want = x[63 - i] * (float)(2 * factor) * (negate ? -1 : 1);
+            if (y[i] != want) FAIL("factor %u, thread %d: %g instead of %g", factor, i, (double)y[i], (double)want);
+        }
+        [state release];
+        [function release];
+        [values release];
+    }
+    unsetenv("COLIBRI_SIM_SPECIALISE");
+    [own release];
+}
+
 static const struct { const char *name; void (*run)(void); } cases[] = {
 #define CASE(f) {#f, f}
     CASE(resident_memory_is_fine), CASE(memory_in_no_set), CASE(set_change_without_commit), CASE(removed_while_in_flight), CASE(added_after_commit), CASE(declared_resources),
@@ -893,7 +939,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(uninitialised_read), CASE(past_a_threadgroup_variable), CASE(data_race_between_threadgroups), CASE(data_race_in_device_memory), CASE(shuffle_from_an_inactive_lane),
     CASE(misaligned_access), CASE(stack_overflow), CASE(collectives), CASE(matrices), CASE(encoder_not_ended), CASE(misused_command_buffers), CASE(message_to_a_released_object),
     CASE(metal_call_under_a_lock), CASE(set_used_by_two_threads), CASE(failing_command_buffer), CASE(failing_allocations), CASE(other_machines), CASE(order_is_drawn_from_the_seed),
-    CASE(objects_are_counted), CASE(refused_shaders), CASE(accepted_shaders),
+    CASE(objects_are_counted), CASE(specialised_pipelines), CASE(refused_shaders), CASE(accepted_shaders),
 };
 
 int main(int count, char **arguments) {
