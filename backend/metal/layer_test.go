@@ -644,11 +644,9 @@ func TestLongContexts(t *testing.T) {
 	}
 }
 
-// Attention alone, at GLM-5.2's shape: 64 heads of 192+64 and 256, ranks 2048 and 512.
-func TestAttentionAtModelShape(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a minute in strict mode; the whole suite runs it")
-	}
+// A layer at GLM-5.2's shape: 64 heads of 192+64 and 256, ranks 2048 and 512.
+func TestLayerAtModelShape(t *testing.T) {
+	long(t)
 	b := open(t)
 	a := newArena(t, b, 512<<20)
 	c := &container.Config{Hidden: 6144, NormEpsilon: 1e-5, Sparse: []bool{true},

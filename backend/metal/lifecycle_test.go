@@ -475,7 +475,7 @@ func TestRandomLife(t *testing.T) {
 	}
 	rng := newRand(t)
 	b := openTest(t, simulator.Options{Strict: true, Seed: rng.Uint64() | 1, MaxBufferLength: 8 * page}, Options{})
-	const hidden, inner, ranges = 64, 32, 12
+	const hidden, inner, ranges = 32, 16, 12
 	type slot struct {
 		memory     []byte
 		registered bool
@@ -490,7 +490,8 @@ func TestRandomLife(t *testing.T) {
 		s := &slots[i]
 		s.memory = mapMemory(t, (2+i)*page)
 		a := &arena{t: t, b: b, whole: s.memory, used: rng.IntN(len(s.memory)-page) / 16 * 16}
-		s.weights = compute.ExpertWork{Gate: a.randomWeight(rng, encodings[6], inner, hidden), Up: a.randomWeight(rng, encodings[6], inner, hidden), Down: a.randomWeight(rng, encodings[6], hidden, inner)}
+		e := encodings[3+i%5]
+		s.weights = compute.ExpertWork{Gate: a.randomWeight(rng, e, inner, hidden), Up: a.randomWeight(rng, e, inner, hidden), Down: a.randomWeight(rng, e, hidden, inner)}
 		s.want = network(&s.weights.Gate, &s.weights.Up, &s.weights.Down, doubles(input))
 	}
 	type flight struct {

@@ -277,3 +277,11 @@ func closeTo(t testing.TB, what string, got []float32, want []float64, limit flo
 }
 
 func newQuietRand(a, b uint64) *rand.Rand { return rand.New(rand.NewPCG(a, b)) }
+
+// long keeps a test that takes half a minute of a processor out of everyday runs.
+func long(t testing.TB) {
+	t.Helper()
+	if os.Getenv("COLIBRI_METAL_LONG") == "" {
+		t.Skip("not run: it takes half a minute; COLIBRI_METAL_LONG=1 runs it")
+	}
+}

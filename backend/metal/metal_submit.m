@@ -345,8 +345,8 @@ void coli_submit_wait(coli_metal_submit *submit) {
     pthread_mutex_unlock(&metal->counter_lock);
     // Short command buffers say little about the GPU's speed.
     if (submit->status == COLI_METAL_OK && seconds > 0.005) {
-        double rate = 0.7 * metal->products_per_second + 0.3 * (double)submit->committed_products / seconds;
-        if (rate < 5e10) rate = 5e10;
+        double rate = 0.5 * metal->products_per_second + 0.5 * (double)submit->committed_products / seconds;
+        if (rate < 1e9) rate = 1e9;
         if (rate > 5e13) rate = 5e13;
         metal->products_per_second = rate;
     }

@@ -253,3 +253,33 @@ func TestCallsWithBadMemoryAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A dispatch of more than some 3·10^7 outputs corrupts memory on some systems: large products are cut, and every output is right.
+func TestProductsOfManyOutputsAreCut(t *testing.T) {
+	long(t)
+	const outputs, columns, rows = 1 << 21, 8, 33 // 6.9·10^7 outputs: three dispatches, the last one of few rows
+	b := open(t)
+	a := newArena(t, b, 400<<20)
+	rng := newQuietRand(26, 26)
+	w := a.randomWeight(rng, encodings[3], outputs, columns)
+	x, y := a.random(rng, rows*columns), a.floats(rows*outputs)
+	before := b.Counters().Dispatches
+	if err := b.Linear(&w, x, y, rows); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Counters().Dispatches - before; n < 3 {
+		t.Errorf("%d dispatches for %d outputs", n, outputs*rows)
+	}
+	for _, r := range []int{0, 15, 16, 31, 32} {
+		for range 1000 {
+			o := rng.IntN(outputs)
+			want := 0.0
+			for c := range columns {
+				want += value(&w, o, c) * float64(x[r*columns+c])
+			}
+			if got := float64(y[r*outputs+o]); math.Abs(got-want) > 1e-4*20 {
+				t.Fatalf("row %d output %d is %g, %g expected", r, o, got, want)
+			}
+		}
+	}
+}

@@ -33,5 +33,5 @@ func openTest(t testing.TB, machine simulator.Options, options Options) *Backend
 }
 
 func open(t testing.TB) *Backend {
-	return openTest(t, simulator.Options{Strict: testing.Short()}, Options{})
+	return openTest(t, simulator.Options{}, Options{})
 }
