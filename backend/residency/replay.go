@@ -23,7 +23,7 @@ func ReplayPolicies() []string { return []string{"forecast", "lru", "lfu", "bela
 func ReplayByName(t *Trace, slots int, name string) (Count, error) {
 	switch name {
 	case "forecast":
-		return Replay(t, slots, NewForecast(t.Shape))
+		return Replay(t, slots, NewForecast(t.Shape, nil))
 	case "lru":
 		return Replay(t, slots, NewLRU(t.Shape))
 	case "lfu":

@@ -32,7 +32,9 @@ type Options struct {
 	// Readers is the number of concurrent reads; 0 means 8, which reaches the bandwidth of an Apple SSD with
 	// records of megabytes (14 GB/s with one, 20 with four to eight on an M5 Max).
 	Readers int
-	// Policy decides what stays; nil means the default policy.
+	// History is what past sessions used, for the default policy; nil: nothing is known.
+	History *Usage
+	// Policy decides what stays; nil means NewForecast.
 	Policy Policy
 	// Guess allows speculative reads (Store.Guess). Off unless measured to help on this machine with this model.
 	Guess bool
@@ -101,7 +103,7 @@ func Open(source Source, memory Registrar, options Options) (*Store, error) {
 		s.telemetry = &telemetry.Recorder{}
 	}
 	if s.policy == nil {
-		s.policy = NewLFU(s.shape)
+		s.policy = NewForecast(s.shape, options.History)
 	}
 	s.arena = arena{backend: memory, alloc: options.alloc, release: options.release}
 	if s.arena.alloc == nil {
