@@ -89,6 +89,10 @@ type Cache struct {
 type Row struct {
 	Position int
 	Cache    int
+	// TieSpan settles which of several equal index scores the DSA selection keeps. 0: those at the lowest positions. Otherwise
+	// those that Hugging Face's implementation keeps when it selects from so many positions, the ones after this row's
+	// at −Inf. Scores of exactly 0 tie in small models, where all index heads can be closed at once.
+	TieSpan int
 }
 
 // Selection is the DSA indexer's choice of positions, made in a full layer and reused by the shared layers after it.

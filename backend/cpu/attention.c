@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -249,7 +250,8 @@ typedef struct {
     const cpu_layer_call *c;
     const float *query, *weight; // query rotated and padded
     float *scores;
-    size_t scores_stride, query_stride;
+    size_t scores_stride, query_stride, order_stride;
+    uint32_t *order; // room for ties
     const int *row; // rows of this pass
     int stretches;
 } index_region;
@@ -281,7 +283,49 @@ static uint32_t rank_of(float f) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-void cpu_select(const float *scores, int n, int count, int32_t *positions) {
+// Moves the count best of span positions to the front as torch.topk does on the CPU, the reference's machine: by libstdc++'s
+// std::nth_element with those from n on at -Inf. Which of equal scores it keeps is an accident of that algorithm, and as good as any
+// other choice; following it makes our logits comparable with published ones.
+static void tie_order(const float *scores, int n, int count, int span, uint32_t *order) {
+#define RANK(i) (order[i] < (uint32_t)n ? rank_of(scores[order[i]]) : rank_of(-INFINITY))
+#define SWAP(i, j)                \
+    do {                          \
+        uint32_t kept = order[i]; \
+        order[i] = order[j];      \
+        order[j] = kept;          \
+    } while (0)
+    for (int i = 0; i < span; i++) order[i] = (uint32_t)i;
+    int first = 0, last = span;
+    while (last - first > 3) {
+        // The median of the second, middle and last becomes the pivot, at first.
+        const int a = first + 1, b = first + (last - first) / 2, c = last - 1;
+        const uint32_t ra = RANK(a), rb = RANK(b), rc = RANK(c);
+        const int median = ra > rb ? (rb > rc ? b : ra > rc ? c : a) : (ra > rc ? a : rb > rc ? c : b);
+        SWAP(first, median);
+        int low = first + 1, high = last;
+        const uint32_t pivot = RANK(first);
+        for (;; low++) {
+            while (RANK(low) > pivot) low++;
+            do high--;
+            while (pivot > RANK(high));
+            if (low >= high) break;
+            SWAP(low, high);
+        }
+        if (low <= count - 1) first = low;
+        else last = low;
+    }
+    for (int i = first + 1; i < last; i++)
+        for (int j = i; j > first && RANK(j) > RANK(j - 1); j--) SWAP(j, j - 1);
+#undef RANK
+#undef SWAP
+}
+
+static int ascending(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+void cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *order, int32_t *positions) {
     // The count-th largest rank, 8 bits at a time: prefix holds the bits known, left how many are still to find among them.
     uint32_t prefix = 0;
     int left = count;
@@ -294,6 +338,16 @@ void cpu_select(const float *scores, int n, int count, int32_t *positions) {
         while (histogram[bin] < left) left -= histogram[bin--];
         prefix |= (uint32_t)bin << shift;
     }
+    if (tie_span >= n) {
+        int equal = 0;
+        for (int t = 0; t < n; t++) equal += rank_of(scores[t]) == prefix;
+        if (equal > left) {
+            tie_order(scores, n, count, tie_span, order);
+            memcpy(positions, order, (size_t)count * sizeof *positions);
+            qsort(positions, (size_t)count, sizeof *positions, ascending);
+            return;
+        }
+    }
     for (int t = 0, used = 0; t < n && used < count; t++) {
         uint32_t rank = rank_of(scores[t]);
         if (rank > prefix || (rank == prefix && left-- > 0)) positions[used++] = t;
@@ -305,22 +359,24 @@ static void select_unit(void *context, int unit, int thread) {
     index_region *g = context;
     const cpu_layer_call *c = g->c;
     int row = g->row[unit];
-    cpu_select(g->scores + (size_t)unit * g->scores_stride, (int)c->rows[row].position + 1, c->index_topk,
-               c->selection_positions + (size_t)row * (size_t)c->index_topk);
+    cpu_select(g->scores + (size_t)unit * g->scores_stride, (int)c->rows[row].position + 1, c->index_topk, (int)c->rows[row].tie_span,
+               g->order + (size_t)unit * g->order_stride, c->selection_positions + (size_t)row * (size_t)c->index_topk);
     c->selection_counts[row] = c->index_topk;
 }
 
 int cpu_index(cpu_backend *b, const cpu_layer_call *c, const float *query, const float *weight) {
-    int longest = 0;
+    int longest = 0, span = 0;
     for (int r = 0; r < c->row_count; r++) {
         c->selection_counts[r] = -1;
+        if (c->rows[r].tie_span > span) span = (int)c->rows[r].tie_span;
         if (c->rows[r].position + 1 > c->index_topk && c->rows[r].position + 1 > longest) longest = (int)c->rows[r].position + 1;
     }
     if (longest == 0) return 0;
     const size_t width = padded(b, c->index_dim), stride = width * (size_t)c->index_heads;
     float *rotated = cpu_buffer_grow(&b->buffer[buffer_index_padded], stride * (size_t)c->row_count);
     float *scores = cpu_buffer_grow(&b->buffer[buffer_index_scores], (size_t)longest * (size_t)least(index_rows, c->row_count));
-    if (!rotated || !scores) return -1;
+    uint32_t *order = (uint32_t *)cpu_buffer_grow(&b->buffer[buffer_index_order], (size_t)(span > 0 ? span : 1) * (size_t)least(index_rows, c->row_count));
+    if (!rotated || !scores || !order) return -1;
     for (int r = 0; r < c->row_count; r++) {
         const float *cos = c->cos + (size_t)r * (size_t)(c->rope_dim / 2), *sin = c->sin + (size_t)r * (size_t)(c->rope_dim / 2);
         for (int h = 0; h < c->index_heads; h++) {
@@ -340,7 +396,9 @@ int cpu_index(cpu_backend *b, const cpu_layer_call *c, const float *query, const
             cost += (c->rows[r].position + 1) * c->index_heads * c->index_dim;
         }
         const int stretch = index_stretch * attention_tile;
-        index_region g = {b, c, rotated, weight, scores, (size_t)longest, stride, rows, (longest + stretch - 1) / stretch};
+        index_region g = {.b = b, .c = c, .query = rotated, .weight = weight, .scores = scores, .scores_stride = (size_t)longest,
+                          .query_stride = stride, .order_stride = (size_t)span, .order = order, .row = rows,
+                          .stretches = (longest + stretch - 1) / stretch};
         cpu_pool_run(b->pool, index_unit, &g, n * g.stretches, cost);
         cpu_pool_run(b->pool, select_unit, &g, n, (int64_t)n * longest * 16);
     }

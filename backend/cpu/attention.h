@@ -16,7 +16,7 @@ int cpu_attention(cpu_backend *b, const cpu_layer_call *c, const float *query, f
 int cpu_index(cpu_backend *b, const cpu_layer_call *c, const float *query, const float *weight);
 
 // The count best of n scores, positions ascending; equal scores go to the lower position, NaN is below every number.
-void cpu_select(const float *scores, int n, int count, int32_t *positions);
+void cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *order, int32_t *positions);
 
 // Largest scratch of a thread, in floats.
 size_t cpu_attention_scratch(const cpu_backend *b, const cpu_layer_call *c);

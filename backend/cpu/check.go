@@ -167,6 +167,9 @@ func checkRows(l *compute.LayerCall) error {
 		return fmt.Errorf("cpu: a width of %d with %d rotated dimensions", c.Hidden, c.RoPE.Dim)
 	}
 	for i, row := range l.Rows {
+		if row.TieSpan != 0 && (row.TieSpan <= row.Position || row.TieSpan > math.MaxInt32/2) {
+			return fmt.Errorf("cpu: row %d at position %d breaks ties over %d positions", i, row.Position, row.TieSpan)
+		}
 		if row.Cache < 0 || row.Cache >= len(l.Caches) {
 			return fmt.Errorf("cpu: row %d is of cache %d of %d", i, row.Cache, len(l.Caches))
 		}

@@ -5,7 +5,7 @@
 #include "matrix.h"
 
 typedef struct {
-    int64_t position, cache; // as compute.Row
+    int64_t position, cache, tie_span; // as compute.Row
 } cpu_row;
 
 typedef struct {

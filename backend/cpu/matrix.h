@@ -26,6 +26,7 @@ enum {
     buffer_index_key,
     buffer_index_weight,
     buffer_index_scores,
+    buffer_index_order,
     buffer_units,
     buffer_products,
     buffers,

@@ -25,7 +25,7 @@ func (b *Backend) ScratchBytes(config *container.Config, rows, positions int) in
 	floats += 2 * max(rows*inner, slots*m.Inner)
 	floats += max(rows*width, slots*panel(m.Inner))
 	if x := &a.Index; x.Heads > 0 {
-		floats += rows*(2*x.Heads*(x.HeadDim+16)+x.HeadDim+x.Heads) + min(rows, 16)*positions
+		floats += rows*(2*x.Heads*(x.HeadDim+16)+x.HeadDim+x.Heads) + 2*min(rows, 16)*positions
 	}
 	floats += 4*rows*a.Heads + 64*m.Experts // descriptions of units and products
 	b.mutex.Lock()
