@@ -10,9 +10,8 @@ else
 WINDOW_TAGS := desktop,production,webkit2_41
 DEV_TAGS := dev,webkit2_41
 endif
-GO_PACKAGES := ./backend/... ./cmd/...
 
-.PHONY: help run test cli window frontend clean
+.PHONY: help run test cli window window-dev colibri-sim frontend app dmg bench soak fuzz clean
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +24,13 @@ cli: ## the command line alone, build/bin/colibri: needs Go and a C compiler, no
 
 window: frontend ## the window, build/bin/colibri-app
 	go build -trimpath -tags $(WINDOW_TAGS) -o build/bin/colibri-app .
+
+window-dev: frontend ## the window as the browser tests drive it, build/bin/colibri-app-dev
+	go build -tags $(DEV_TAGS) -o build/bin/colibri-app-dev .
+
+colibri-sim: ## the command line with the Metal backend in the simulator (Linux), build/bin/colibri-sim
+	$(MAKE) -s -C backend/metal/simulator
+	CC=$(CURDIR)/backend/metal/simulator/cc go build -tags metalsim -o build/bin/colibri-sim ./cmd/colibri
 
 frontend: frontend/dist/index.html
 
@@ -41,6 +47,22 @@ setup-%:
 
 test: setup-test ## every test of every layer
 	scripts/test.sh
+
+app: setup-run frontend ## Colibri.app (on a Mac); see build/darwin/package.sh for signing
+	build/darwin/package.sh app
+
+dmg: app ## Colibri.dmg (on a Mac)
+	build/darwin/package.sh dmg
+
+bench: cli ## what this machine does: kernels, prefill, decode
+	build/bin/colibri bench
+
+soak: ## the long forms of tests that the suite runs shortened
+	COLIBRI_SOAK=1 go test -timeout 2h ./backend/chat/store ./backend/residency ./backend/engine
+
+FUZZ_TIME ?= 60s
+fuzz: ## every fuzz target for FUZZ_TIME each
+	scripts/fuzz.sh $(FUZZ_TIME)
 
 clean: ## removes what was built
 	rm -rf build/bin build/cache frontend/dist/* frontend/node_modules

@@ -15,3 +15,32 @@ part "go vet" go vet ./backend/... ./cmd/...
 part "staticcheck" go tool staticcheck ./backend/... ./cmd/...
 part "Go: every package" go test ./backend/... ./cmd/...
 part "Go: concurrent packages under the race detector" go test -race -short ./backend/residency ./backend/telemetry ./backend/chat/store ./backend/app
+part "C kernels under AddressSanitizer and UBSan" env CC=clang-19 CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS="-fsanitize=undefined" go test -asan -short ./backend/cpu
+
+sim_cc=$PWD/backend/metal/simulator/cc
+if [ "$(uname -s)" = Linux ]; then
+  note "no Apple GPU here: the Metal host and its shaders run in the simulator"
+  part "Metal simulator builds" make -s -C backend/metal/simulator
+  part "Metal host and shaders in the simulator" env CC="$sim_cc" go test -tags metalsim ./backend/metal/...
+  part "Metal simulator with AddressSanitizer builds" make -s -C backend/metal/simulator ASAN=1
+  part "Metal host under AddressSanitizer" env CC="$sim_cc" LSAN_OPTIONS="suppressions=$PWD/backend/metal/simulator/lsan.supp" \
+    go test -asan -short -tags metalsim ./backend/metal
+else
+  part "Metal host and shaders on this Mac's GPU" go test ./backend/metal/...
+fi
+
+frontend() { (cd frontend && npm run --silent "$1"); }
+part "frontend: packages" make -s frontend/node_modules/.installed
+part "frontend: formatting and lint" frontend lint
+part "frontend: types" frontend check
+part "frontend: units" frontend test
+part "frontend: build" make -s frontend
+if [ "$(uname -s)" = Linux ]; then
+  part "window builds" make -s window window-dev
+  part "window: go vet" bash -c 'go vet -tags desktop,production,webkit2_41 . && go vet -tags dev,webkit2_41 .'
+  end_to_end() { (cd e2e && npm ci --silent --no-audit --no-fund && npm test); }
+  part "the real backend in Chromium, the real window on a virtual screen" end_to_end
+else
+  part "window builds" make -s window
+  note "the browser and window tests drive Chromium and an X screen: they run on Linux; here the window was built"
+fi
