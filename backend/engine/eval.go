@@ -22,6 +22,7 @@ func (m *Model) Logits(ctx context.Context, ids []int32, route Route, emit func(
 	if err != nil {
 		return err
 	}
+	s.text = len(ids)
 	defer func() { err = errors.Join(err, s.Close()) }()
 	rows := make([]int, 0, headRows)
 	for done := 0; done < len(ids); done = len(s.tokens) {

@@ -15,6 +15,9 @@ type segment struct {
 	cache *kvCache
 	start int
 	ids   []int32
+	// text is the length of the whole text where that is known (evaluation), 0 where it grows. A growing text settles ties (see
+	// compute.Row.TieSpan) at each position as if it ended there, so that neither batches nor drafts change a token.
+	text int
 }
 
 // Route receives the routed experts of one token in one sparse layer, in ascending order. The slice is lent.
@@ -40,21 +43,13 @@ func (m *Model) forward(ctx context.Context, batch []segment, route Route) error
 	return nil
 }
 
-// tieSpan is compute.Row's: the positions that the reference implementation would select from. It computes a prompt at once, and
-// then token by token; drafts are checked several at a time here and must choose as single tokens do.
-func tieSpan(start, row, rows int) int {
-	if rows <= mostDrafts+1 {
-		return start + row + 1
-	}
-	return start + rows
-}
-
 // beginBatch lays out the rows of a batch and their rotations.
 func (m *Model) beginBatch(batch []segment) (int, error) {
 	m.rows, m.ids = m.rows[:0], m.ids[:0]
 	for i, s := range batch {
 		for j := range s.ids {
-			m.rows = append(m.rows, compute.Row{Position: s.start + j, Cache: i, TieSpan: tieSpan(s.start, j, len(s.ids))})
+			position := s.start + j
+			m.rows = append(m.rows, compute.Row{Position: position, Cache: i, TieSpan: max(s.text, position+1)})
 		}
 		m.ids = append(m.ids, s.ids...)
 	}

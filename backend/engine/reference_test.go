@@ -72,7 +72,7 @@ func readTensors(t testing.TB, path string) map[string]tensor {
 type refModel struct {
 	config     map[string]any
 	tensors    map[string]tensor
-	torchBatch int // above 0: break ties of the indexer as torch does in a batch of this many tokens
+	torchBatch int // above 0: break ties of the indexer as torch does in a batch of this many tokens, or of those so far if they are more
 }
 
 func loadReference(t testing.TB, dir string) *refModel {
@@ -485,7 +485,7 @@ func (m *refModel) index(prefix string, x, latentQuery []float64, position int, 
 	}
 	order := upTo(position)
 	if m.torchBatch > 0 {
-		order = torchOrder(scores, m.int("index_topk"), m.torchBatch)
+		order = torchOrder(scores, m.int("index_topk"), max(len(scores), m.torchBatch))
 	} else {
 		sort.SliceStable(order, func(a, b int) bool { return scores[order[a]] > scores[order[b]] })
 	}

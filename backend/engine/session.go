@@ -17,6 +17,7 @@ type Session struct {
 	tokens []int32 // whose keys and values the cache holds
 	draft  drafting
 	kept   keptFile // what SaveKV and LoadKV left on disk
+	text   int      // the length of a text that is evaluated: see segment
 	closed bool
 }
 
@@ -153,7 +154,7 @@ func (s *Session) extend(ctx context.Context, ids []int32, route Route) error {
 	if err := s.cache.reserve(ctx, start+len(ids), start); err != nil {
 		return err
 	}
-	s.model.batch = append(s.model.batch[:0], segment{&s.cache, start, ids})
+	s.model.batch = append(s.model.batch[:0], segment{&s.cache, start, ids, s.text})
 	if err := s.model.forward(ctx, s.model.batch, route); err != nil {
 		return err
 	}

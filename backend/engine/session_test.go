@@ -133,7 +133,7 @@ func TestTwoConversationsDoNotDisturbEachOther(t *testing.T) {
 					return err
 				}
 			}
-			batch := []segment{{&a.cache, 20, o.Prompt[20:23]}, {&b.cache, 7, other[7:12]}}
+			batch := []segment{{&a.cache, 20, o.Prompt[20:23], 0}, {&b.cache, 7, other[7:12], 0}}
 			if err := m.forward(context.Background(), batch, nil); err != nil {
 				return err
 			}

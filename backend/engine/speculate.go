@@ -53,7 +53,7 @@ func (s *Session) cutDrafting(n int) int {
 // predict runs the prediction layer for positions from start on: hidden holds the main layers' output at these
 // positions (further ahead, the layer's own), ids the tokens after them. Afterwards scratch.x holds its output.
 func (m *Model) predict(ctx context.Context, cache *kvCache, start int, hidden []float32, ids []int32) error {
-	m.batch = append(m.batch[:0], segment{cache, start, ids})
+	m.batch = append(m.batch[:0], segment{cache, start, ids, 0})
 	rows, err := m.beginBatch(m.batch)
 	if err != nil {
 		return err
