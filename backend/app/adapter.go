@@ -16,7 +16,7 @@ func RealEngine() Engine { return realEngine{} }
 
 type realEngine struct{}
 
-func (realEngine) Describe(_ context.Context, dir string, _ int64) (Container, error) {
+func (realEngine) Describe(ctx context.Context, dir string, memoryBytes int64) (Container, error) {
 	d, err := container.Describe(dir)
 	if err != nil {
 		return Container{}, err
@@ -27,9 +27,8 @@ func (realEngine) Describe(_ context.Context, dir string, _ int64) (Container, e
 	}
 	if len(d.ExpertSizes) > 0 {
 		c.Format = d.ExpertSizes[0].Formats
-		// The least an answer can run in: what always stays, and the experts of one token in one layer.
-		c.NeedBytes = d.ResidentBytes + int64(d.ExpertsPerToken)*d.ExpertSizes[0].Bytes
 	}
+	expect(ctx, &c, d, memoryBytes)
 	return c, nil
 }
 
@@ -98,6 +97,7 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 		FinishReason: string(result.FinishReason), Seed: result.Seed,
 		TimeToFirstTokenMillis: s.TimeToFirstTokenMillis, PrefillTokensPerSecond: s.PrefillTokensPerSecond, TokensPerSecond: s.TokensPerSecond,
 		ReadBytes: int64(s.BytesRead), MemoryLimitBytes: s.MemoryLimitBytes,
+		AttentionMillis: s.AttentionMillis, ExpertMillis: s.ExpertMillis, WaitMillis: s.WaitMillis, OtherMillis: s.OtherMillis,
 	}
 	if uses := s.ExpertHits + s.ExpertMisses; uses > 0 {
 		out.HitRate = float64(s.ExpertHits) / float64(uses)

@@ -47,6 +47,8 @@ type App struct {
 	shown       bool // a page has been loaded
 	visible     bool // a page is on the screen and wants figures
 	rates       rates
+	pressure    string
+	pressureAt  time.Time
 	lastDriven  string // the conversation whose tokens the engine still holds
 	lastTokens  int    // how many
 

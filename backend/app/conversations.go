@@ -1,13 +1,14 @@
 package app
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/google/uuid"
 )
 
 // Transcript reads a conversation, answers in progress up to their newest piece included.
@@ -107,7 +108,7 @@ func (a *App) NewConversation() (Conversation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now().UnixMilli()
-	c := Conversation{ID: rand.Text(), Created: now, Updated: now, SystemPrompt: a.settings.SystemPrompt}
+	c := Conversation{ID: uuid.NewString(), Created: now, Updated: now, SystemPrompt: a.settings.SystemPrompt}
 	return c, a.putConversationLocked(c)
 }
 

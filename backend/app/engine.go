@@ -53,6 +53,8 @@ type Answered struct {
 	ReadBytes                          int64
 	HitRate                            float64
 	MemoryLimitBytes                   int64
+	AttentionMillis, ExpertMillis      float64
+	WaitMillis, OtherMillis            float64
 }
 
 // Store keeps conversations. Every write is durable within a second. The adapter for the database is in storage.go.

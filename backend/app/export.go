@@ -1,7 +1,6 @@
 package app
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/google/uuid"
 )
 
 // exported is the JSON form of a conversation: everything the store holds. Version 1.
@@ -143,11 +144,11 @@ func renew(chat *exportedChat, now int64) error {
 		if _, twice := ids[m.ID]; twice {
 			return errors.New("two messages have the same id")
 		}
-		ids[m.ID] = rand.Text()
+		ids[m.ID] = uuid.NewString()
 	}
 	seen := map[string]bool{"": true}
 	c := &chat.Conversation
-	c.ID, c.Title, c.Updated = rand.Text(), tidyTitle(c.Title), now
+	c.ID, c.Title, c.Updated = uuid.NewString(), tidyTitle(c.Title), now
 	if c.Sampling != nil {
 		if err := c.Sampling.Validate(); err != nil {
 			return err

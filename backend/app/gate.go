@@ -2,12 +2,13 @@ package app
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // gate lets the state-changing calls of a page through one at a time, in the order of their numbers. Wails runs every call in a
@@ -40,7 +41,7 @@ func newGate(after func(time.Duration) <-chan time.Time) *gate {
 
 // open makes a session for a page that was just loaded.
 func (g *gate) open() string {
-	id := rand.Text()
+	id := uuid.NewString()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sessions[id] = &session{next: 1, changed: make(chan struct{}), waiting: map[int64]bool{}}

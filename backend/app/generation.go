@@ -2,13 +2,14 @@ package app
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"colibri/backend/chat"
+
+	"github.com/google/uuid"
 )
 
 // GenerateRequest asks for an answer.
@@ -107,7 +108,7 @@ func (a *App) Generate(r GenerateRequest) (Generated, error) {
 				return Generated{}, err
 			}
 		}
-		question := Message{ID: rand.Text(), Conversation: c.ID, Parent: r.Parent, Role: "user", Text: r.Text, State: MessageDone, Created: now}
+		question := Message{ID: uuid.NewString(), Conversation: c.ID, Parent: r.Parent, Role: "user", Text: r.Text, State: MessageDone, Created: now}
 		if err := a.putMessageLocked(question); err != nil {
 			return Generated{}, err
 		}
@@ -123,7 +124,7 @@ func (a *App) Generate(r GenerateRequest) (Generated, error) {
 		if _, err := find(r.Parent, "user"); err != nil {
 			return Generated{}, err
 		}
-		answer = Message{ID: rand.Text(), Conversation: c.ID, Parent: r.Parent, Role: "assistant", Created: now}
+		answer = Message{ID: uuid.NewString(), Conversation: c.ID, Parent: r.Parent, Role: "assistant", Created: now}
 	case "continue":
 		if answer, err = find(r.Parent, "assistant"); err != nil {
 			return Generated{}, err
@@ -316,6 +317,7 @@ func (a *App) finish(g *generation, r Request, answered Answered, dropped int, m
 			FinishReason: answered.FinishReason, TimeToFirstTokenMillis: answered.TimeToFirstTokenMillis,
 			TokensPerSecond: answered.TokensPerSecond, PrefillTokensPerSecond: answered.PrefillTokensPerSecond,
 			ReadBytes: answered.ReadBytes, HitRate: answered.HitRate, MemoryLimitBytes: answered.MemoryLimitBytes,
+			AttentionMillis: answered.AttentionMillis, ExpertMillis: answered.ExpertMillis, WaitMillis: answered.WaitMillis, OtherMillis: answered.OtherMillis,
 			Seed: answered.Seed, Sampling: r.Sampling, DroppedMessages: dropped,
 		}
 	}

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // BundledID names the bundled model in the library; it is always there and always first.
@@ -80,7 +81,7 @@ func (a *App) OpenPaths(paths []string) {
 }
 
 func (a *App) offerFor(path string) Offer {
-	offer := Offer{ID: rand.Text(), Path: path}
+	offer := Offer{ID: uuid.NewString(), Path: path}
 	dir, err := ContainerDir(path)
 	if err == nil {
 		offer.Path = dir
@@ -131,7 +132,7 @@ func (a *App) AcceptOffer(id string) (string, error) {
 			return c.ID, a.saveLibraryLocked()
 		}
 	}
-	c.ID, c.Added = rand.Text(), time.Now().UnixMilli()
+	c.ID, c.Added = uuid.NewString(), time.Now().UnixMilli()
 	a.library = append(a.library, c)
 	return c.ID, a.saveLibraryLocked()
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"time"
 
+	"colibri/backend/residency"
 	"colibri/backend/telemetry"
 )
 
@@ -91,7 +92,29 @@ func (a *App) statsLocked() Stats {
 	a.rates.add(time.Now(), s.Snapshot)
 	s.TokensPerSecond, s.ReadPerSecond = a.rates.tokens, a.rates.read
 	s.Memory = systemMemory()
+	if time.Since(a.pressureAt) > pressureInterval {
+		a.pressureAt, a.pressure = time.Now(), pressure()
+	}
+	s.Pressure = a.pressure
 	return s
+}
+
+// pressureInterval: macOS answers more frequent questions with old figures.
+const pressureInterval = 2 * time.Second
+
+// pressure is the system's own judgement of its memory.
+func pressure() string {
+	state, err := residency.ReadMemory()
+	if err != nil {
+		return "unknown"
+	}
+	switch state.Pressure {
+	case residency.Critical:
+		return "critical"
+	case residency.Warn:
+		return "warning"
+	}
+	return "normal"
 }
 
 // Atlas is the layer × expert picture of the loaded model, empty without one.

@@ -72,22 +72,25 @@ type Hit struct {
 
 // Receipt says how an answer came about, so that it can be judged and repeated.
 type Receipt struct {
-	Model                    string   `json:"model"`
-	Backend                  string   `json:"backend"`
-	PromptTokens             int      `json:"promptTokens"`
-	ReusedTokens             int      `json:"reusedTokens"`
-	Tokens                   int      `json:"tokens"`
-	FinishReason             string   `json:"finishReason"`
-	TimeToFirstTokenMillis   float64  `json:"timeToFirstTokenMillis"`
-	TokensPerSecond          float64  `json:"tokensPerSecond"`
-	PrefillTokensPerSecond   float64  `json:"prefillTokensPerSecond"`
-	ReadBytes                int64    `json:"readBytes"`
-	ExpertHits, ExpertMisses uint64   `json:"-"`
-	HitRate                  float64  `json:"hitRate"`
-	MemoryLimitBytes         int64    `json:"memoryLimitBytes"`
-	Seed                     int64    `json:"seed"`
-	Sampling                 Sampling `json:"sampling"`
-	DroppedMessages          int      `json:"droppedMessages"` // earlier messages that did not fit the context
+	Model                  string   `json:"model"`
+	Backend                string   `json:"backend"`
+	PromptTokens           int      `json:"promptTokens"`
+	ReusedTokens           int      `json:"reusedTokens"`
+	Tokens                 int      `json:"tokens"`
+	FinishReason           string   `json:"finishReason"`
+	TimeToFirstTokenMillis float64  `json:"timeToFirstTokenMillis"`
+	TokensPerSecond        float64  `json:"tokensPerSecond"`
+	PrefillTokensPerSecond float64  `json:"prefillTokensPerSecond"`
+	ReadBytes              int64    `json:"readBytes"`
+	HitRate                float64  `json:"hitRate"`
+	MemoryLimitBytes       int64    `json:"memoryLimitBytes"`
+	Seed                   int64    `json:"seed"`
+	Sampling               Sampling `json:"sampling"`
+	AttentionMillis        float64  `json:"attentionMillis"` // where the time went, prompt included
+	ExpertMillis           float64  `json:"expertMillis"`
+	WaitMillis             float64  `json:"waitMillis"` // for experts to be read
+	OtherMillis            float64  `json:"otherMillis"`
+	DroppedMessages        int      `json:"droppedMessages"` // earlier messages that did not fit the context
 }
 
 // Sampling are the settings of the draw. Seed −1 means a fresh one for each answer; zero switches top-k and min-p off.
