@@ -222,19 +222,29 @@ inline void multiply_rows(thread const Matrix &w, uint first, uint last, uint la
     }
 }
 
-// The same for two weights that multiply the same activations.
+// One unit of two weights that multiply the same activations.
+template <uint ROWS>
+inline void multiply_two_units(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint unit, device const float *x,
+                               thread const uint *offsets, thread float *sums, thread float *sums_b) {
+    Activations a;
+    load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
+    multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
+    if (FORMAT_B != FORMAT || WHOLE_B != WHOLE) load_activations(FORMAT_B, WHOLE_B, w.columns, x, offsets, unit, a);
+    multiply_unit<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, unit, a, sums_b);
+}
+
+// multiply_rows for two weights that multiply the same activations.
 template <uint ROWS>
 inline void multiply_two(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint lane, device const float *x,
                          thread const uint *offsets, thread float *sums, thread float *sums_b) {
     const uint units = (w.columns + 7) / 8;
     for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = sums_b[i] = 0.0f;
-    for (uint unit = lane; unit < units; unit += LANES) {
-        Activations a;
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
-        multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
-        if (FORMAT_B != FORMAT || WHOLE_B != WHOLE) load_activations(FORMAT_B, WHOLE_B, w.columns, x, offsets, unit, a);
-        multiply_unit<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, unit, a, sums_b);
+    uint unit = lane;
+    for (; unit + LANES < units; unit += 2 * LANES) {
+        multiply_two_units<ROWS>(w, w_b, first, last, unit, x, offsets, sums, sums_b);
+        multiply_two_units<ROWS>(w, w_b, first, last, unit + LANES, x, offsets, sums, sums_b);
     }
+    if (unit < units) multiply_two_units<ROWS>(w, w_b, first, last, unit, x, offsets, sums, sums_b);
 }
 
 // The product of a row, from its lanes' shares.

@@ -19,9 +19,11 @@ kernel void index_scores(constant IndexParams &p [[buffer(0)]],
         for (uint h = 0; h < SCORE_HEADS; h++) dots[h] = 0.0f;
         for (uint d = 0; d < p.dim; d++) {
             const float k = key[d];
-            for (uint h = 0; h < heads; h++) dots[h] = fma(query[h * p.dim + d], k, dots[h]);
+            for (uint h = 0; h < SCORE_HEADS; h++) dots[h] = fma(query[min(h, heads - 1) * p.dim + d], k, dots[h]);
         }
-        for (uint h = 0; h < heads; h++) score = fma(weights[h0 + h], max(dots[h] * p.scale_query, 0.0f), score);
+        for (uint h = 0; h < SCORE_HEADS; h++) {
+            if (h < heads) score = fma(weights[h0 + h], max(dots[h] * p.scale_query, 0.0f), score);
+        }
     }
     mutable_floats_at(p.scores)[ulong(row) * p.score_stride + position] = score * p.scale_heads;
 }
