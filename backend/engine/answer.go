@@ -104,7 +104,9 @@ func (a *answer) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m.recorder.Token(time.Since(began) / time.Duration(len(chosen)))
+		for range chosen {
+			m.recorder.Token(time.Since(began) / time.Duration(len(chosen)))
+		}
 	}
 }
 

@@ -101,8 +101,13 @@ func (m *Model) openStore(source *container.Container) error {
 	for i, f := range source.Files {
 		files[i] = f.Path
 	}
+	if m.historyPath != "" {
+		var notice string
+		m.history, notice = residency.ReadUsage(m.historyPath, residency.Shape{Layers: len(counts), Experts: c.MoE.Experts}, c.Layers, c.Family)
+		m.recorder.Notice(notice)
+	}
 	store, err := residency.Open(residency.Source{Files: files, Counts: counts, Expert: source.Expert}, m.backend, residency.Options{
-		LimitBytes: left, LeastSlots: c.MoE.PerToken, Telemetry: m.recorder,
+		LimitBytes: left, LeastSlots: c.MoE.PerToken, Telemetry: m.recorder, History: m.history,
 	})
 	if err != nil {
 		if b.limitBytes > 0 {
@@ -113,6 +118,15 @@ func (m *Model) openStore(source *container.Container) error {
 	m.store, m.experts = store, stored{store}
 	b.staging = m.recorder.Snapshot().StagingBytes
 	return nil
+}
+
+// keepHistory adds what was used to the history on disk. Nothing depends on it but the speed of the next session's start: a folder
+// that cannot be written to has none.
+func (m *Model) keepHistory() {
+	if m.history != nil {
+		m.history.Add(m.recorder.Atlas().Heat)
+		_ = m.history.Write(m.historyPath, m.config.Layers, m.config.Family)
+	}
 }
 
 // claimCache counts memory for keys and values before it is mapped. Where the limit leaves none, experts give way; what would leave too

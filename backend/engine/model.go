@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -25,6 +26,7 @@ type Options struct {
 	Backend     string // "auto" (or ""), "cpu", "metal"
 	MemoryBytes int64  // the most memory the model may take, its conversations included; 0: what the machine can spare
 	Drafts      DraftMode
+	History     bool           // remember beside the model which experts were used, and begin with what was remembered
 	Progress    func(Progress) // optional: how far loading is; called from several goroutines, never at the same time
 }
 
@@ -42,19 +44,21 @@ type Progress struct{ DoneBytes, TotalBytes int64 }
 
 // Model is a loaded model. Its methods may be called from any goroutine.
 type Model struct {
-	config    *container.Config // as used: see usedConfig
-	tokenizer *tokenizer.Tokenizer
-	backend   compute.Backend
-	recorder  *telemetry.Recorder
-	weights   weights
-	experts   Experts
-	store     *residency.Store // behind experts; nil in a model without sparse layers
-	memory    []*mapping
-	identity  string
-	drafts    bool
-	budget    budget
-	governing sync.WaitGroup
-	stop      context.CancelFunc // ends the governor
+	config      *container.Config // as used: see usedConfig
+	tokenizer   *tokenizer.Tokenizer
+	backend     compute.Backend
+	recorder    *telemetry.Recorder
+	weights     weights
+	experts     Experts
+	store       *residency.Store // behind experts; nil in a model without sparse layers
+	memory      []*mapping
+	identity    string
+	history     *residency.Usage // nil: not kept
+	historyPath string
+	drafts      bool
+	budget      budget
+	governing   sync.WaitGroup
+	stop        context.CancelFunc // ends the governor
 
 	// What follows belongs to whoever has the turn: a forward pass uses the backend and the working memory alone.
 	turns   chan struct{}
@@ -97,20 +101,26 @@ func usedConfig(c *container.Config, drafts DraftMode) *container.Config {
 	return &used
 }
 
-// scratchBudgetBytes bounds the working memory of prefill: longer batches read each expert less often, but 256 rows already
-// reuse a weight often enough to be bound by arithmetic.
+// The longest batch of a prompt. 256 rows reuse a weight in memory often enough to be bound by arithmetic. Where experts come from
+// the disk, every batch reads nearly all of them once, so that it is made as long as a small part of the limit allows.
 const (
-	scratchBudgetBytes = 256 << 20
-	mostRows           = 256
+	rowsInMemory       = 256
+	rowsFromDisk       = 1024
 	fewestRows         = 16
+	scratchBudgetBytes = 256 << 20
+	scratchShare       = 32 // of the limit, where that is more
 )
 
-// scratchSize chooses the longest batch and gives the exact size of the working memory.
-func scratchSize(c *container.Config) (rows int, bytes int64) {
-	for rows = mostRows; ; rows /= 2 {
-		bytes = measureScratch(c, rows)
-		if bytes <= scratchBudgetBytes || rows <= fewestRows {
-			return rows, bytes
+// scratchPositions is the context for which the backend's working memory is counted; beyond it, it grows by bytes per position.
+const scratchPositions = 32 << 10
+
+// scratchSize chooses the longest batch, and gives the exact size of the working memory and what the backend adds to it.
+func scratchSize(c *container.Config, backend compute.Backend, most int, limitBytes int64) (rows int, bytes, backendBytes int64) {
+	allowed := max(scratchBudgetBytes, limitBytes/scratchShare)
+	for rows = most; ; rows /= 2 {
+		bytes, backendBytes = measureScratch(c, rows), backend.ScratchBytes(c, rows, min(c.MaxPositions, scratchPositions))
+		if bytes+backendBytes <= allowed || rows <= fewestRows {
+			return rows, bytes, backendBytes
 		}
 	}
 }
@@ -135,6 +145,9 @@ func Load(ctx context.Context, dir string, options Options) (*Model, error) {
 func (m *Model) load(ctx context.Context, source *container.Container, options Options) error {
 	c := m.config
 	m.drafts, m.pace = c.MTPLayers > 0, newPace(options.Drafts)
+	if options.History {
+		m.historyPath = filepath.Join(source.Dir, residency.UsageFile)
+	}
 	m.recorder = telemetry.New(layerCount(c), c.MoE.Experts)
 	for _, note := range source.Notes {
 		m.recorder.Notice(note)
@@ -166,16 +179,22 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 		total += sizes[i]
 	}
 	places, mappings := pack(sizes, carveAlignment)
-	rows, scratchBytes := scratchSize(c)
-	need := Need{ScratchBytes: scratchBytes + m.backend.ScratchBytes(c, rows, firstCapacity), CacheBytes: cacheBytes(c, layerCount(c), min(firstCapacity, c.MaxPositions))}
-	for _, size := range mappings {
-		need.WeightBytes += size
-	}
-	m.budget.need, m.budget.limitBytes = need, options.MemoryBytes
+	m.budget.limitBytes = options.MemoryBytes
 	if options.MemoryBytes == 0 {
 		m.budget.limitBytes = automaticLimit(m.backend, m.recorder)
 	}
 	m.recorder.SetLimit(m.budget.limitBytes)
+	need := Need{CacheBytes: cacheBytes(c, layerCount(c), min(firstCapacity, c.MaxPositions))}
+	for _, size := range mappings {
+		need.WeightBytes += size
+	}
+	most := rowsInMemory
+	if m.budget.limitBytes > 0 && need.Total()+source.ExpertBytes() > m.budget.limitBytes {
+		most = rowsFromDisk
+	}
+	rows, scratchBytes, backendBytes := scratchSize(c, m.backend, most, m.budget.limitBytes)
+	need.ScratchBytes = scratchBytes + backendBytes
+	m.budget.need = need
 	m.recorder.SetMemory(telemetry.Resident, need.WeightBytes)
 	m.recorder.SetMemory(telemetry.Scratch, need.ScratchBytes)
 	if err := m.openStore(source); err != nil {
@@ -306,6 +325,7 @@ func (m *Model) release() error {
 		m.governing.Wait()
 	}
 	if m.store != nil {
+		m.keepHistory()
 		errs = append(errs, m.store.Close())
 	}
 	for _, memory := range m.memory {

@@ -14,6 +14,7 @@ import (
 	"colibri/backend/bundled"
 	"colibri/backend/compute"
 	"colibri/backend/cpu"
+	"colibri/backend/residency"
 )
 
 // testBackend is the CPU with hooks.
@@ -665,5 +666,30 @@ func TestPaceFindsTheFastestDepth(t *testing.T) {
 		if got := p.best(); got != mostDrafts-want {
 			t.Errorf("after the change best is %d, not %d: %+v", got, mostDrafts-want, p.tried)
 		}
+	}
+}
+
+// What was used is remembered beside the model, and added to.
+func TestTheUsageHistoryIsKept(t *testing.T) {
+	dir := newCheckpoint(3, oddModels()["gqa"]).write(t)
+	var totals []uint64
+	for range 2 {
+		m, err := Load(context.Background(), dir, Options{Backend: "cpu", History: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		generate(t, m, []int32{1, 2, 3}, 10)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		usage, notice := residency.ReadUsage(filepath.Join(dir, residency.UsageFile), residency.Shape{Layers: m.config.Layers, Experts: m.config.MoE.Experts}, m.config.Layers, m.config.Family)
+		if notice != "" {
+			t.Fatal(notice)
+		}
+		totals = append(totals, usage.Total())
+	}
+	// Three tokens of the prompt and nine of the answer were computed, each in every layer.
+	if totals[0] == 0 || totals[1] != 2*totals[0] {
+		t.Errorf("uses after one and two sessions: %v", totals)
 	}
 }
