@@ -2,7 +2,11 @@
 
 package main
 
-import "github.com/wailsapp/wails/v2/pkg/runtime"
+import (
+	"github.com/wailsapp/wails/v2/pkg/runtime"
+
+	"colibri/backend/app"
+)
 
 // chooseContainer asks for a folder. A .colibri package is a folder that the Finder shows as a file: without
 // TreatPackagesAsDirectories it could not be chosen, and no filter of Wails matches packages.
@@ -19,3 +23,5 @@ func (w *window) choosePlace(title, name string) (string, error) {
 }
 
 func developmentBindings(*window) []any { return nil }
+
+func chooseEngine() app.Engine { return app.RealEngine() }

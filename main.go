@@ -55,7 +55,7 @@ func run() error {
 	}
 	window := newWindow(log)
 	core, err := app.New(app.Options{
-		DataDir: dir, Engine: app.RealEngine(), Store: store, Bundled: bundled.Path,
+		DataDir: dir, Engine: chooseEngine(), Store: store, Bundled: bundled.Path,
 		Send: window.send, Log: log, Notices: notices,
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func run() error {
 		// Closing the window of a Mac program hides it; the Dock brings it back.
 		HideWindowOnClose:  runtime.GOOS == "darwin",
 		WindowStartState:   start,
-		BackgroundColour:   options.NewRGBA(0, 0, 0, 0),
+		BackgroundColour:   ground(),
 		AssetServer:        &assetserver.Options{Assets: assets, Middleware: core.Middleware},
 		Menu:               window.menu(),
 		Logger:             wailsLog{log},
@@ -122,6 +122,14 @@ func dataDir() (string, error) {
 		return "", fmt.Errorf("the data folder cannot be made: %w", err)
 	}
 	return dir, nil
+}
+
+// ground is what shows before the page is painted: on macOS the translucent window itself, elsewhere the page's own light colour.
+func ground() *options.RGBA {
+	if runtime.GOOS == "darwin" {
+		return options.NewRGBA(0, 0, 0, 0)
+	}
+	return options.NewRGB(251, 252, 251)
 }
 
 func orDefault(value, fallback int) int {

@@ -35,6 +35,7 @@ func newWindow(log *slog.Logger) *window {
 func (w *window) started(ctx context.Context) {
 	w.ctx = ctx
 	close(w.ready)
+	w.installHooks()
 	// Not runtime.OnFileDrop: it panics on an event with fewer than three values, which any script in the page can send.
 	runtime.EventsOn(ctx, "wails:file-drop", func(data ...any) {
 		if len(data) != 3 {

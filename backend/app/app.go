@@ -52,6 +52,8 @@ type App struct {
 	lastDriven  string // the conversation whose tokens the engine still holds
 	lastTokens  int    // how many
 
+	resumed chan struct{} // not nil while answers are held; closed when they go on
+
 	turn  chan struct{} // holds one token: whoever has it drives the engine
 	poked chan struct{} // wakes sampleStats
 }

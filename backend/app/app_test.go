@@ -276,6 +276,30 @@ func TestTranscriptAndEventsTogetherAreTheText(t *testing.T) {
 	}
 }
 
+func TestAPauseHoldsTheAnswerBetweenTwoTokens(t *testing.T) {
+	f := newFixture(t)
+	model := f.ready()
+	id := f.newChat()
+	g := f.send(id, "", "Count")
+	<-model.requests
+	f.SetPaused(true)
+	f.SetPaused(true)
+	model.tokens <- Token{Text: "one"}
+	f.wait("piece", nil)
+	select {
+	case model.tokens <- Token{Text: "two"}:
+		t.Fatal("the engine went on while paused")
+	default:
+	}
+	f.SetPaused(false)
+	model.tokens <- Token{Text: " two"}
+	f.SetPaused(true)
+	f.Stop(id) // also ends a held answer
+	if m := f.finished(g.Answer); m.State != MessageStopped || m.Text != "one two" {
+		t.Errorf("%+v", m)
+	}
+}
+
 func TestAStoreThatFailsLosesNothingOnTheScreen(t *testing.T) {
 	f := newFixture(t)
 	model := f.ready()

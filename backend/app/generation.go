@@ -241,6 +241,7 @@ func (a *App) drive(ctx context.Context, g *generation, r Request) (answered Ans
 	}
 	r.Messages, dropped = kept, len(left)
 	r.Progress = func(done, total int) {
+		a.awaitResume(ctx)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if g.status.Phase == "stopping" {
@@ -249,8 +250,42 @@ func (a *App) drive(ctx context.Context, g *generation, r Request) (answered Ans
 		g.status.Phase, g.status.PromptDone, g.status.PromptTokens = "prefill", done, total
 		a.postGenerationLocked(g)
 	}
-	answered, err = model.Answer(ctx, r, func(t Token) error { a.receive(g, t); return ctx.Err() })
+	answered, err = model.Answer(ctx, r, func(t Token) error {
+		a.receive(g, t)
+		a.awaitResume(ctx)
+		return ctx.Err()
+	})
 	return
+}
+
+// SetPaused holds answers between two tokens, before the machine sleeps, and lets them go on afterwards: nothing is in the
+// processors' hands while they are switched off.
+func (a *App) SetPaused(paused bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if paused == (a.resumed != nil) {
+		return
+	}
+	if paused {
+		a.resumed = make(chan struct{})
+		return
+	}
+	close(a.resumed)
+	a.resumed = nil
+}
+
+// awaitResume returns at once unless answers are held.
+func (a *App) awaitResume(ctx context.Context) {
+	a.mu.Lock()
+	resumed := a.resumed
+	a.mu.Unlock()
+	if resumed == nil {
+		return
+	}
+	select {
+	case <-resumed:
+	case <-ctx.Done():
+	}
 }
 
 // receive takes a piece of the answer from the engine.

@@ -1,3 +1,4 @@
+import './lib/locale';
 import './styles/base.css';
 import 'katex/dist/katex.min.css';
 import './styles/markdown.css';

@@ -103,6 +103,10 @@ export interface Receipt {
   memoryLimitBytes: number;
   seed: number;
   sampling: Sampling;
+  attentionMillis: number;
+  expertMillis: number;
+  waitMillis: number;
+  otherMillis: number;
   droppedMessages: number;
 }
 

@@ -62,6 +62,14 @@ md.renderer.rules.code_block = (tokens, i) => codeBlock(tokens[i]?.content ?? ''
 md.renderer.rules.table_open = () => '<div class="table" tabindex="0" role="region" aria-label="Table"><table>\n';
 md.renderer.rules.table_close = () => '</table></div>\n';
 
+// Column alignment as a class: the content policy forbids style attributes.
+for (const rule of ['th_open', 'td_open'] as const) {
+  md.renderer.rules[rule] = (tokens, i) => {
+    const side = /right|center/.exec(String(tokens[i]?.attrGet('style') ?? ''))?.[0];
+    return `<${rule.slice(0, 2)}${side ? ` class="${side}"` : ''}>`;
+  };
+}
+
 // An image would be fetched from wherever it lies, with what the model put into the address. It is shown as a link instead.
 md.renderer.rules.image = (tokens, i) => {
   const token = tokens[i];

@@ -39,6 +39,8 @@ export function createSanitiser(window: Parameters<typeof createPurifier>[0]): (
       ALLOWED_ATTR: ATTRIBUTES,
       ALLOW_DATA_ATTR: false,
       ALLOW_ARIA_ATTR: false,
+      // Every attribute is held against this, as if it were an address, but for those named safe.
       ALLOWED_URI_REGEXP: /^https?:\/\//i,
+      ADD_URI_SAFE_ATTR: ATTRIBUTES.filter((name) => name !== 'href'),
     });
 }

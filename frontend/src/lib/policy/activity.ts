@@ -1,24 +1,27 @@
 // What a token's time went into.
 
-import type { Stats } from '../bridge/types';
+import type { Receipt } from '../bridge/types';
 
 export interface Part {
-  kind: 'compute' | 'disk';
+  kind: 'attention' | 'experts' | 'disk' | 'rest';
   label: string;
   share: number;
   text: string;
 }
 
-/** Means over the tokens since the model was loaded. */
-export function timeSplit(stats: Stats | null): Part[] {
-  const s = stats?.snapshot;
-  if (!s || s.tokens === 0 || s.tokenNanos <= 0) return [];
-  const perToken = s.tokenNanos / s.tokens;
-  // Prefill waits too, so the sum of waits can exceed the time of the generated tokens.
-  const disk = Math.min(s.waitNanos / s.tokens, perToken);
-  const millis = (nanos: number) => `${(nanos / 1e6).toFixed(nanos < 1e7 ? 2 : 1)} ms`;
-  return [
-    { kind: 'compute', label: 'Computing', share: (perToken - disk) / perToken, text: millis(perToken - disk) },
-    { kind: 'disk', label: 'Waiting for the disk', share: disk / perToken, text: millis(disk) },
+/** Means over the tokens of an answer, the work on its prompt included. */
+export function timeSplit(r: Receipt | null): Part[] {
+  if (!r || r.tokens <= 0) return [];
+  const times: [Part['kind'], string, number][] = [
+    ['attention', 'Attention and shared experts', r.attentionMillis],
+    ['experts', 'Routed experts', r.expertMillis],
+    ['disk', 'Waiting for the disk', r.waitMillis],
+    ['rest', 'Other', r.otherMillis],
   ];
+  const whole = times.reduce((sum, [, , millis]) => sum + millis, 0);
+  if (whole <= 0) return [];
+  return times.map(([kind, label, millis]) => {
+    const each = millis / r.tokens;
+    return { kind, label, share: millis / whole, text: `${each.toFixed(each < 10 ? 2 : 1)} ms` };
+  });
 }

@@ -22,10 +22,10 @@ export function memoryChoice(c: Container | undefined, totalBytes: number): Memo
 
 export function memoryWords(choice: MemoryChoice, c: Container | undefined, limit: number): string {
   const name = c?.name ?? 'The model';
-  const ends = `${name} needs at least ${bytes(choice.floor)}; beyond ${bytes(choice.ceiling)} the rest of this computer would suffer.`;
-  if (limit <= 0) return ends;
-  if (c && c.bytes > 0 && limit >= c.bytes)
-    return `All of ${name} fits: nothing is read from the disk while it answers. ${ends}`;
+  const least = `${name} needs at least ${bytes(choice.floor)}.`;
+  const all = c && c.bytes > 0 ? c.bytes * 1.3 : 0;
+  if (all > 0 && all <= choice.ceiling && (limit <= 0 || limit >= all))
+    return `All of ${name} fits into memory: nothing is read from the disk while it answers. ${least}`;
   const speed = c ? speedRange(c.speedLow, c.speedHigh) : '';
-  return `More memory keeps more experts at hand, so fewer are read from the disk.${speed ? ` Expect about ${speed}.` : ''} ${ends}`;
+  return `More memory keeps more experts at hand, so fewer are read from the disk.${speed ? ` Expect about ${speed}.` : ''} ${least} Beyond ${bytes(choice.ceiling)} the rest of this computer would suffer.`;
 }

@@ -29,6 +29,7 @@ export async function start(): Promise<void> {
     event(event) {
       app.event(event);
       chat.event(event);
+      if (event.kind === 'offer') ui.dragging = false; // a drop that macOS delivered past the page
       if (event.kind === 'menu') run(event.data as CommandName);
     },
     trouble(text) {
@@ -65,7 +66,8 @@ export async function start(): Promise<void> {
 
 /** Dropped files reach Go by themselves; text goes where a text field takes it; nothing else happens, and nothing navigates. */
 function guardDrops(): void {
-  const isText = (e: DragEvent) => (e.target as Element | null)?.closest?.('textarea, input') !== null;
+  // The target can be the document or a text node, which are in no field.
+  const isText = (e: DragEvent) => e.target instanceof Element && e.target.closest('textarea, input') !== null;
   const hasFiles = (e: DragEvent) => e.dataTransfer?.types.includes('Files') === true;
   let depth = 0;
   window.addEventListener('dragenter', (e) => {
@@ -87,6 +89,7 @@ function guardDrops(): void {
   // Dragging a link or an image out of the page crashes Wails on macOS.
   document.addEventListener('dragstart', (e) => {
     const selected = window.getSelection()?.toString() ?? '';
-    if ((e.target as Element | null)?.closest?.('a, img, svg') || selected === '') e.preventDefault();
+    if (selected === '' || (e.target instanceof Element && e.target.closest('a, img, svg') !== null))
+      e.preventDefault();
   });
 }

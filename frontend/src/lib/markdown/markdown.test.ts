@@ -1,0 +1,132 @@
+// @vitest-environment jsdom
+import { beforeEach, describe, expect, it } from 'vitest';
+import { BlockRenderer, type Renderer } from './blocks';
+import { blockStarts, render } from './render';
+import { createSanitiser } from './sanitise';
+
+const sanitise = createSanitiser(window);
+const page = (source: string) => {
+  const div = document.createElement('div');
+  div.innerHTML = sanitise(render(source));
+  return div;
+};
+
+describe('markdown', () => {
+  it('has tables with alignment, code with a copy button, lists and quotes', () => {
+    const p = page('| a | b |\n|---|--:|\n| 1 | 2 |\n\n```go\nfunc main() {}\n```\n\n- x\n  - y\n\n> q');
+    expect(p.querySelector('td.right')?.textContent).toBe('2');
+    expect(p.querySelector('figure.code figcaption span')?.textContent).toBe('go');
+    expect(p.querySelector('.hljs-keyword')?.textContent).toBe('func');
+    expect(p.querySelector('[data-action="copy-code"]')).not.toBeNull();
+    expect(p.querySelector('li li')?.textContent).toBe('y');
+  });
+  it('sets formulas and leaves money alone', () => {
+    expect(page('$a^2$').querySelector('.katex')).not.toBeNull();
+    expect(page('$$\n\\frac{1}{2}\n$$').querySelector('.formula .katex-display')).not.toBeNull();
+    expect(page('\\(x\\) and \\[y\\]').querySelectorAll('.katex')).toHaveLength(2);
+    expect(page('It costs $5 and then $6.').querySelector('.katex')).toBeNull();
+    expect(page('`$x$`').querySelector('.katex')).toBeNull();
+    expect(page('$\\frac{1}$').textContent).toContain('frac'); // wrong formulas are shown as text
+  });
+  it('gives formulas their layout without style attributes', () => {
+    const p = page('$x_1$');
+    expect(p.querySelector('[style]')).toBeNull();
+    expect(p.querySelector('[data-style]')).not.toBeNull();
+  });
+});
+
+describe('hostile markdown', () => {
+  const HOSTILE = [
+    '<script>alert(1)</script>', '<img src=x onerror=alert(1)>', '<svg onload=alert(1)>', '<iframe src="https://evil.example"></iframe>',
+    '<math><mtext><img src=x onerror=alert(1)></mtext></math>', '![x](https://evil.example/?q=secret)', '![x](javascript:alert(1))', '[x](javascript:alert(1))',
+    '[x](JaVaScRiPt:alert(1))', '[x](data:text/html;base64,PHNjcmlwdD4=)', '[x](vbscript:x)', '[x](file:///etc/passwd)', '<javascript:alert(1)>',
+    '$\\href{javascript:alert(1)}{x}$', '$\\url{javascript:alert(1)}$', '$\\includegraphics{https://evil.example/x.png}$', '$\\htmlData{style=x}{y}$', '$\\htmlStyle{background:url(https://evil.example)}{x}$',
+    '$\\def\\a{\\a\\a}\\a$', '<a href="https://x" onclick="alert(1)">x</a>', '<form action="https://evil.example"><input></form>', '<base href="https://evil.example">',
+    '<meta http-equiv="refresh" content="0;url=https://evil.example">', '<link rel=stylesheet href=https://evil.example>', '<style>@import "https://evil.example"</style>', '<object data="x">', '<embed src="x">',
+    '```"><img src=x onerror=alert(1)>\nx\n```', '```html\n<script>alert(1)</script>\n```', '<button data-action="x" onclick="alert(1)">', '[x]: javascript:alert(1)\n\n[x]',
+    '<div style="background:url(https://evil.example)">', '<noscript><p title="</noscript><img src=x onerror=alert(1)>">', '<svg><animate onbegin=alert(1)></svg>', '<template><script>alert(1)</script></template>',
+  ]; // prettier-ignore
+  it.each(HOSTILE)('is harmless: %s', (source) => {
+    const p = page(source);
+    expect(
+      p.querySelector(
+        'script, iframe, object, embed, img, form, input, base, meta, link, style, template, foreignObject, animate',
+      ),
+    ).toBeNull();
+    for (const element of p.querySelectorAll('*')) {
+      for (const { name, value } of element.attributes) {
+        expect(name).not.toMatch(/^on/);
+        if (name === 'href') expect(value).toMatch(/^https?:\/\//);
+        expect(name).not.toBe('style');
+        if (name === 'data-style') expect(value).not.toMatch(/url|expression|import/i);
+      }
+    }
+    expect(p.querySelector('button:not([data-action="copy-code"])')).toBeNull();
+  });
+  it('takes no longer for deep nesting', () => {
+    const began = performance.now();
+    for (const unit of ['> ', '- ', '*a ', '[', '**', '`', '$', '(', '|a']) page(unit.repeat(3000));
+    expect(performance.now() - began).toBeLessThan(20_000);
+  });
+});
+
+describe('growing text', () => {
+  const TEXT =
+    '# Title\n\nA paragraph that *grows*.\n\n```go\nx := 1\n\ny := 2\n```\n\n1. one\n2. two\n\n   still two\n\n$$\na\n$$\n\n| a |\n|---|\n| 1 |\n\nThe end.';
+  let calls: string[];
+  let renderer: Renderer;
+  beforeEach(() => {
+    calls = [];
+    renderer = {
+      render(source) {
+        calls.push(source);
+        return render(source);
+      },
+      blockStarts,
+    };
+  });
+  const html = (blocks: { html: string }[]) => blocks.map((b) => b.html).join('');
+
+  it('ends as if it had been rendered whole, wherever the pieces were cut', () => {
+    for (const step of [1, 3, 7, 50]) {
+      const r = new BlockRenderer(renderer);
+      for (let i = step; i < TEXT.length; i += step) r.update(TEXT.slice(0, i), false);
+      expect(html(r.update(TEXT, true))).toBe(render(TEXT));
+    }
+  });
+  it('renders complete blocks once and keeps them', () => {
+    const r = new BlockRenderer(renderer);
+    const first = r.update('one\n\ntwo\n\nthr', false);
+    calls.length = 0;
+    const second = r.update('one\n\ntwo\n\nthree', false);
+    expect(calls).toEqual(['three']);
+    expect(second[0]).toBe(first[0]);
+  });
+  it('bounds the work of a piece by the block, not by the answer', () => {
+    const r = new BlockRenderer(renderer);
+    let text = '';
+    let work = 0;
+    for (let i = 0; i < 200; i++) {
+      for (const piece of ['\n\nSome words about it.\n\n```js\n', 'const a = 1;\n', 'const b = 2;\n', '```']) {
+        text += piece;
+        calls.length = 0;
+        r.update(text, false);
+        work = Math.max(
+          work,
+          calls.reduce((n, s) => n + s.length, 0),
+        );
+      }
+    }
+    expect(text.length).toBeGreaterThan(10_000);
+    expect(work).toBeLessThan(400);
+  });
+  it('starts over when the text is another one, and resolves references at the end', () => {
+    const r = new BlockRenderer(renderer);
+    r.update('old\n\ntext', false);
+    expect(html(r.update('new', true))).toBe('<p>new</p>\n');
+    const text = 'see [x]\n\nmore\n\nand more\n\n[x]: https://example.org';
+    r.update(text.slice(0, 25), false);
+    expect(html(r.update(text, false))).not.toContain('href');
+    expect(html(r.update(text, true))).toContain('href="https://example.org"');
+  });
+});
