@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -691,5 +692,60 @@ func TestTheUsageHistoryIsKept(t *testing.T) {
 	// Three tokens of the prompt and nine of the answer were computed, each in every layer.
 	if totals[0] == 0 || totals[1] != 2*totals[0] {
 		t.Errorf("uses after one and two sessions: %v", totals)
+	}
+}
+
+func TestConversationsAtTheSameTime(t *testing.T) {
+	o, m := loadOracle(t, oracleDir("deepseek_v3")), loadModel(t, oracleDir("deepseek_v3"))
+	var wait sync.WaitGroup
+	for range 4 {
+		s := newSession(t, m)
+		wait.Go(func() {
+			r, err := s.Generate(context.Background(), greedyRequest(o.Prompt, 32), func(Piece) error { return nil })
+			if err != nil || !slices.Equal(r.IDs, o.Greedy) {
+				t.Errorf("%v, %v", r.IDs, err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+func TestClosingAModelEndsItsAnswers(t *testing.T) {
+	o := loadOracle(t, oracleDir("deepseek_v3"))
+	m, err := Load(context.Background(), oracleDir("deepseek_v3"), Options{Backend: "cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		first := true
+		r, err := s.Generate(context.Background(), greedyRequest(o.Prompt, 200), func(Piece) error {
+			if first {
+				close(begun)
+				first = false
+			}
+			return nil
+		})
+		if len(r.IDs) == 0 || r.FinishReason != FinishError && r.FinishReason != FinishLength && r.FinishReason != FinishContext {
+			t.Errorf("%d tokens, %q", len(r.IDs), r.FinishReason)
+		}
+		ended <- err
+	}()
+	<-begun
+	if err := m.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+	if err := <-ended; err != nil && !errors.Is(err, errClosed) {
+		t.Errorf("the answer ended with %v", err)
+	}
+	if _, err := m.NewSession(); !errors.Is(err, errClosed) {
+		t.Errorf("a closed model begins a conversation: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("closing again: %v", err)
 	}
 }
