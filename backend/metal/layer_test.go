@@ -549,7 +549,8 @@ func TestLayersMatchReference(t *testing.T) {
 	whole, clipped, single := gqa(), gqa(), gqa()
 	whole.Attention.QKNorm, whole.Attention.Bias = container.QKNormFull, false
 	clipped.Attention.QKNorm, clipped.Attention.ClipQKV, clipped.RoPE.Interleaved, clipped.MoE.SharedInner = container.NoQKNorm, 0.7, true, 32
-	single.Attention.KVHeads, single.Attention.HeadDim, single.RoPE.Dim = 6, 72, 72
+	single.Attention.KVHeads, single.Attention.HeadDim, single.RoPE.Dim = 6, 64, 64
+	clipped.Attention.Heads, clipped.Attention.HeadDim, clipped.RoPE.Dim = 8, 32, 32
 	for name, c := range map[string]*container.Config{"MLA with indexer": mla(), "MLA": noIndexer, "MLA with direct queries": directQuery, "MLA, plain routing": plainRoute,
 		"GQA": gqa(), "GQA, whole norm": whole, "GQA, clipped": clipped, "MHA": single} {
 		for rowsName, rows := range rowSets {
@@ -626,6 +627,42 @@ func TestSharedLayersUseTheSelection(t *testing.T) {
 		spoil()
 		if err := b.Layer(l); err == nil {
 			t.Error("a selection that cannot be right is accepted")
+		}
+	}
+}
+
+// How a long call is cut, which follows from how fast the GPU has been, changes no number.
+func TestLongCallsMayBeCutAnywhere(t *testing.T) {
+	b := open(t)
+	a := newArena(t, b, 64<<20)
+	for name, c := range map[string]*container.Config{"MLA": mla(), "GQA": gqa()} {
+		c.Attention.Index.TopK = 30 // crossed within the call
+		if c.Attention.Kind == container.GQA {
+			c.Attention.HeadDim, c.RoPE.Dim = 32, 32
+		}
+		rng := newQuietRand(5, 5)
+		a.used = 0
+		w := a.layerWeights(rng, c, 1, one(encodings[6]))
+		whole := a.layerCall(rng, c, 1, w, rowsAt(0, 7, 57), 1, 80)
+		x := slices.Clone(whole.X)
+		if err := b.Layer(whole); err != nil {
+			t.Fatal(err)
+		}
+		together := slices.Clone(whole.X)
+		for _, cut := range []int{16, 23, 41} {
+			copy(whole.X, x)
+			half := c.RoPE.Dim / 2
+			for _, r := range [][2]int{{0, cut}, {cut, 57}} {
+				p := *whole
+				p.Rows, p.X = whole.Rows[r[0]:r[1]], whole.X[r[0]*c.Hidden:r[1]*c.Hidden]
+				p.Cos, p.Sin = whole.Cos[r[0]*half:r[1]*half], whole.Sin[r[0]*half:r[1]*half]
+				if err := b.Layer(&p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(together, whole.X) {
+				t.Fatalf("%s: cut at %d, numbers differ", name, cut)
+			}
 		}
 	}
 }

@@ -424,7 +424,7 @@ func TestFailuresAreRepeatedOnTheFallback(t *testing.T) {
 }
 
 func TestAKernelThatDoesNotBuildIsNamed(t *testing.T) {
-	for _, kernel := range []string{"matvec", "expert_gate_up", "expert_down", "combine", "embed", "rms_norm", "head_transform", "absorb", "attend", "attend_merge", "index_scores", "index_select",
+	for _, kernel := range []string{"matvec", "expert_gate_up", "expert_down", "combine", "embed", "rms_norm", "head_transform", "absorb", "attend", "attend_merge", "attend_tiles", "index_scores", "index_select",
 		"route", "gemm", "expert_gemm_gate_up", "expert_gemm_down"} {
 		simulator.Configure(simulator.Options{Collect: true})
 		simulator.FailPipeline(kernel)

@@ -44,6 +44,7 @@ static const struct {
     [KERNEL_ABSORB] = {"absorb", ABSORB_SIMDGROUPS * LANES, READS_WEIGHT | READS_XROWS},
     [KERNEL_ATTEND] = {"attend", ATTEND_SIMDGROUPS * LANES, READS_ATTENTION},
     [KERNEL_ATTEND_MERGE] = {"attend_merge", LANES, READS_ATTENTION},
+    [KERNEL_ATTEND_TILES] = {"attend_tiles", 128, READS_ATTENTION},
     [KERNEL_INDEX_SCORES] = {"index_scores", SCORE_THREADS, 0},
     [KERNEL_INDEX_SELECT] = {"index_select", SELECT_THREADS, 0},
     [KERNEL_ROUTE] = {"route", ROUTE_THREADS, 0},

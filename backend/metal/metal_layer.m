@@ -49,8 +49,8 @@ static uint64_t row_floats(const coli_layer_shape *s, uint32_t positions) {
 }
 
 static uint64_t part_bytes(const coli_layer_shape *s, uint32_t rows, uint32_t positions) {
-    return row_floats(s, positions) * rows * sizeof(float) + rows * sizeof(RowInfo) + attend_rows(s, rows, positions) * partial_row_bytes(s, positions) +
-           coli_network_bytes(rows, s->inner) + 32 * 256;
+    return row_floats(s, positions) * rows * sizeof(float) + rows * (sizeof(RowInfo) + sizeof(RowTile)) + attend_rows(s, rows, positions) * partial_row_bytes(s, positions) +
+           coli_network_bytes(rows, s->inner) + 40 * 256;
 }
 
 // Multiply-adds of a row, for the cap on GPU time.
@@ -171,8 +171,10 @@ typedef struct {
     bool selects;       // some row's context is longer than the indexer's top_k
     uint64_t x, rows, cos, sin;
     uint64_t normed, query_low, query_low_normed, query, query_rotated, kv, index_query, index_query_rotated, index_key, index_weights;
-    uint64_t counts, positions_list, scores;
+    uint64_t counts, positions_list, scores, tiles;
     uint64_t absorbed, attended, partial, values;
+    const RowInfo *info;
+    RowTile *tiles_memory;
     int32_t *counts_memory, *positions_memory;
     int32_t *experts_memory;
     float *gates_memory;
@@ -303,33 +305,85 @@ static void encode_grouped_queries(part *p) {
     barrier(p);
 }
 
-static void encode_attend(part *p) {
+// How many heads of a row share a tile of attend_tiles; 0: the layer's sizes do not fit the tiles.
+static uint32_t tile_heads(const coli_layer_shape *s) {
+    const uint32_t shared = s->latent ? s->heads : s->heads / s->key_heads;
+    if (dim_a(s) % 32 != 0 || (s->latent && s->rope % 8 != 0)) return 0;
+    return shared % 8 == 0 ? 8 : shared % 4 == 0 ? 4 : shared % 2 == 0 ? 2 : 1;
+}
+
+// A row of a long call whose context is not a selection is computed in tiles. Decided row by row, so that it does not depend on how the
+// call is cut.
+static bool tiled(const part *p, uint32_t row) {
+    const coli_layer_shape *s = p->s;
+    if (!p->many || tile_heads(s) == 0) return false;
+    return s->index_heads == 0 || (indexes(s) ? p->info[row].position < s->index_top_k : p->counts_memory[row] < 0);
+}
+
+static AttendParams attend_params(const part *p, uint32_t first) {
     const coli_layer_shape *s = p->s;
     const uint32_t a = dim_a(s);
-    const uint32_t shared = s->latent ? s->heads : s->heads / s->key_heads;
-    const coli_constants constants = {.dim_a = a, .dim_b = s->latent ? s->rope : 0, .shared_values = s->latent, .heads_per_simd = shared % 2 == 0 ? 2 : 1};
     const bool selection = s->index_heads > 0;
-    const uint32_t splits = most_splits(p->positions);
-    const uint32_t step = attend_rows(s, p->count, p->positions);
-    const uint64_t seen = selection ? least(p->positions, s->index_top_k) : p->positions;
-    p->submit->products += seen * s->heads * (2 * a + constants.dim_b) * p->count;
-    for (uint32_t first = 0; first < p->count; first += step) {
-        const uint32_t count = least(step, p->count - first);
-        const AttendParams params = {
-            .rows = p->rows + first * sizeof(RowInfo),
-            .counts = selection ? p->counts + first * sizeof(int32_t) : 0,
-            .positions = selection ? p->positions_list + (uint64_t)first * s->index_top_k * sizeof(int32_t) : 0,
-            .query_a = (s->latent ? p->absorbed : p->query_rotated) + (uint64_t)first * s->heads * a * sizeof(float),
-            .query_b = s->latent ? p->query_rotated + (uint64_t)first * s->heads * s->rope * sizeof(float) : 0,
-            .partial = p->partial,
-            .out = p->attended + (uint64_t)first * s->heads * a * sizeof(float),
-            .heads = s->heads, .heads_per_key = shared, .key_stride = s->latent ? a : s->key_heads * a, .key_stride_b = s->latent ? s->rope : 0,
-            .top_k = s->index_top_k, .splits = splits, .scale = s->scale};
-        coli_encode(p->submit, KERNEL_ATTEND, &constants, &params, sizeof params, divide_up(s->heads, ATTEND_SIMDGROUPS * constants.heads_per_simd), splits, count);
-        barrier(p);
-        coli_encode(p->submit, KERNEL_ATTEND_MERGE, &constants, &params, sizeof params, s->heads, count, 1);
-        barrier(p);
+    return (AttendParams){
+        .rows = p->rows + first * sizeof(RowInfo),
+        .counts = selection ? p->counts + first * sizeof(int32_t) : 0,
+        .positions = selection ? p->positions_list + (uint64_t)first * s->index_top_k * sizeof(int32_t) : 0,
+        .query_a = (s->latent ? p->absorbed : p->query_rotated) + (uint64_t)first * s->heads * a * sizeof(float),
+        .query_b = s->latent ? p->query_rotated + (uint64_t)first * s->heads * s->rope * sizeof(float) : 0,
+        .partial = p->partial,
+        .out = p->attended + (uint64_t)first * s->heads * a * sizeof(float),
+        .heads = s->heads, .heads_per_key = s->latent ? s->heads : s->heads / s->key_heads, .key_stride = s->latent ? a : s->key_heads * a,
+        .key_stride_b = s->latent ? s->rope : 0, .top_k = s->index_top_k, .splits = most_splits(p->positions), .scale = s->scale};
+}
+
+// Rows first … first+count−1, all tiled.
+static void encode_tiles(part *p, uint32_t first, uint32_t count) {
+    const coli_layer_shape *s = p->s;
+    const coli_constants constants = {.dim_a = dim_a(s), .dim_b = s->latent ? s->rope : 0, .shared_values = s->latent, .heads_per_simd = tile_heads(s)};
+    const uint32_t most = TILE_QUERIES / constants.heads_per_simd;
+    AttendParams params = attend_params(p, first);
+    RowTile *tiles = p->tiles_memory + first;
+    params.tiles = p->tiles + first * sizeof(RowTile);
+    uint32_t tile_count = 0;
+    for (uint32_t i = 0; i < count;) {
+        uint32_t n = 1;
+        while (n < most && i + n < count && p->info[first + i + n].cache[0] == p->info[first + i].cache[0]) n++;
+        tiles[tile_count++] = (RowTile){.first = i, .count = n};
+        i += n;
     }
+    coli_encode(p->submit, KERNEL_ATTEND_TILES, &constants, &params, sizeof params, s->heads / constants.heads_per_simd, tile_count, 1);
+}
+
+static void encode_rows(part *p, uint32_t first, uint32_t count) {
+    const coli_layer_shape *s = p->s;
+    const uint32_t shared = s->latent ? s->heads : s->heads / s->key_heads;
+    const coli_constants constants = {.dim_a = dim_a(s), .dim_b = s->latent ? s->rope : 0, .shared_values = s->latent, .heads_per_simd = shared % 2 == 0 ? 2 : 1};
+    const uint32_t step = attend_rows(s, p->count, p->positions);
+    for (uint32_t end = first + count; first < end; first += step) {
+        const uint32_t n = least(step, end - first);
+        const AttendParams params = attend_params(p, first);
+        coli_encode(p->submit, KERNEL_ATTEND, &constants, &params, sizeof params, divide_up(s->heads, ATTEND_SIMDGROUPS * constants.heads_per_simd), params.splits, n);
+        barrier(p);
+        coli_encode(p->submit, KERNEL_ATTEND_MERGE, &constants, &params, sizeof params, s->heads, n, 1);
+        barrier(p); // the partial results are used again
+    }
+}
+
+static void encode_attend(part *p) {
+    const coli_layer_shape *s = p->s;
+    const uint64_t seen = s->index_heads > 0 ? least(p->positions, s->index_top_k) : p->positions;
+    p->submit->products += seen * s->heads * (2 * dim_a(s) + (s->latent ? s->rope : 0)) * p->count;
+    for (uint32_t first = 0; first < p->count && p->submit->status == COLI_METAL_OK;) {
+        uint32_t n = 1;
+        while (first + n < p->count && tiled(p, first + n) == tiled(p, first)) n++;
+        if (tiled(p, first)) {
+            encode_tiles(p, first, n);
+        } else {
+            encode_rows(p, first, n);
+        }
+        first += n;
+    }
+    barrier(p);
 }
 
 static void encode_attention(part *p) {
@@ -397,6 +451,7 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
     const uint64_t head = query_dim(s);
     RowInfo *info = coli_scratch_take(p->submit, p->count * sizeof(RowInfo), &p->rows);
     if (info == NULL) return;
+    p->info = info;
     p->positions = 0;
     p->selects = false;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -428,6 +483,7 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
             }
         }
     }
+    p->tiles_memory = coli_scratch_take(p->submit, p->count * sizeof(RowTile), &p->tiles);
     p->normed = take_rows(p, s->hidden);
     p->query = take_rows(p, s->heads * head);
     p->query_rotated = take_rows(p, s->heads * (s->latent ? s->rope : head));

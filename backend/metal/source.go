@@ -10,7 +10,7 @@ import (
 var shaders embed.FS
 
 // sourceFiles in the order in which they are compiled: one text, so that there is one library.
-var sourceFiles = []string{"abi.h", "common.metal", "matvec.metal", "moe.metal", "rows.metal", "attention.metal", "select.metal", "gemm.metal"}
+var sourceFiles = []string{"abi.h", "common.metal", "matvec.metal", "moe.metal", "rows.metal", "attention.metal", "select.metal", "gemm.metal", "prefill.metal"}
 
 // Source is the text of all kernels. Line directives name the files, so that messages of the GPU's compiler do.
 func Source() string {

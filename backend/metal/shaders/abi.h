@@ -40,6 +40,7 @@ enum Geometry {
     ATTEND_MAX_DIM_B = 128,  // rotated dimensions of MLA
     ATTEND_CHUNK = 128,      // positions per split of a row's context, more in long contexts: see attend_chunk
     ATTEND_MAX_SPLITS = 64,
+    TILE_QUERIES = 8,        // attend_tiles: queries of a tile, heads_per_simd of them from each row
     HEAD_MAX_DIM = 1024,     // head_transform
     SCORE_THREADS = 128,     // index_scores: one position per thread
     SCORE_HEADS = 16,        // heads held in registers at a time
@@ -159,12 +160,18 @@ typedef struct AbsorbParams {
     uint_t heads, nope, block_rows, count;
 } AbsorbParams;
 
+// Consecutive rows of one sequence that share a tile.
+typedef struct RowTile {
+    uint_t first, count;
+} RowTile;
+
 typedef struct AttendParams {
     address_t rows;              // RowInfo
     address_t counts, positions; // selection of the DSA indexer, or 0
     address_t query_a, query_b;  // [rows, heads, DIM_A], [rows, heads, DIM_B]
     address_t partial;           // [rows, heads, splits, DIM_A + 2]
     address_t out;               // [rows, heads, DIM_A]
+    address_t tiles;             // RowTile, attend_tiles only
     uint_t heads, heads_per_key; // query heads that share a key head
     uint_t key_stride;           // floats from one position to the next, in the caches A (and values) and …
     uint_t key_stride_b;         // … B

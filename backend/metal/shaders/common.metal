@@ -20,7 +20,7 @@ constant uint XROWS [[function_constant(6)]]; // activation rows per SIMD-group:
 constant uint DIM_A [[function_constant(7)]];
 constant uint DIM_B [[function_constant(8)]];
 constant bool SHARED_VALUES [[function_constant(9)]];
-constant uint HEADS_PER_SIMD [[function_constant(10)]];
+constant uint HEADS_PER_SIMD [[function_constant(10)]]; // attend; in attend_tiles heads per tile
 
 inline device const float *floats_at(ulong address) { return reinterpret_cast<device const float *>(address); }
 inline device float *mutable_floats_at(ulong address) { return reinterpret_cast<device float *>(address); }
@@ -29,6 +29,7 @@ inline device uint *mutable_uints_at(ulong address) { return reinterpret_cast<de
 inline device const uchar *bytes_at(ulong address) { return reinterpret_cast<device const uchar *>(address); }
 inline device const RowInfo *rows_at(ulong address) { return reinterpret_cast<device const RowInfo *>(address); }
 inline device const ExpertItem *items_at(ulong address) { return reinterpret_cast<device const ExpertItem *>(address); }
+inline device const RowTile *row_tiles_at(ulong address) { return reinterpret_cast<device const RowTile *>(address); }
 inline device const Pair *pairs_at(ulong address) { return reinterpret_cast<device const Pair *>(address); }
 
 // e4m3 has the fields of a half with the exponent bias 7 instead of 15; 0x7F and 0xFF are NaN.
