@@ -612,7 +612,7 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 					}
 				}
 				depth := 1 + round%mostDrafts
-				drafting.pace = &pace{least: depth, trying: -1, left: math.MaxInt}
+				drafting.pace = &pace{least: depth, left: math.MaxInt}
 				drafting.pace.tried[depth] = trial{tokens: 1, time: 1}
 				a, b := newSession(t, plain), newSession(t, drafting)
 				for turn := range 3 {

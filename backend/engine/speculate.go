@@ -172,12 +172,10 @@ func (s *Session) settle(before, n int) {
 // pace finds the depth of drafts that takes the least time per token on this machine, by trying: what a batch of two to four costs depends on
 // processor, disk and how many experts it touches beside those of one token. It never changes a token.
 type pace struct {
-	tried    [mostDrafts + 1]trial // by depth; 0: no drafts
-	trying   int                   // the depth under trial, −1: none
-	left     int                   // tokens until the trial ends, or until the next one begins
-	least    int                   // the least depth to use
-	drafted  uint64
-	accepted uint64
+	tried [mostDrafts + 1]trial // by depth; 0: no drafts
+	least int                   // the least depth to use
+	queue []int                 // depths to try; the first is under trial
+	left  int                   // tokens until the trial ends, or, with an empty queue, until the next ones begin
 }
 
 type trial struct {
@@ -192,17 +190,28 @@ const (
 )
 
 func newPace(mode DraftMode) *pace {
-	p := &pace{trying: mostDrafts, left: trialTokens}
+	p := &pace{}
 	if mode == DraftsAlways {
 		p.least = 1
 	}
+	p.tryAll()
 	return p
+}
+
+// tryAll begins trials of all depths, the likeliest to be best first: many answers are short.
+func (p *pace) tryAll() {
+	p.queue, p.left = p.queue[:0], trialTokens
+	for _, d := range []int{1, 0, 2, 3} {
+		if d >= p.least {
+			p.queue = append(p.queue, d)
+		}
+	}
 }
 
 // depth is how many tokens to draft next.
 func (p *pace) depth() int {
-	if p.trying >= 0 {
-		return p.trying
+	if len(p.queue) > 0 {
+		return p.queue[0]
 	}
 	return p.best()
 }
@@ -222,8 +231,6 @@ func (t trial) perToken() float64 { return float64(t.time) / float64(t.tokens) }
 
 // spent records a round: its depth, the tokens it gave, the time it took.
 func (p *pace) spent(depth, tokens int, d time.Duration) {
-	p.drafted += uint64(depth)
-	p.accepted += uint64(tokens - 1)
 	t := &p.tried[depth]
 	if t.tokens >= 4*trialTokens {
 		// Older rounds count less and less: machines get warm, caches fill, texts change.
@@ -234,15 +241,15 @@ func (p *pace) spent(depth, tokens int, d time.Duration) {
 	if p.left -= tokens; p.left > 0 {
 		return
 	}
-	switch {
-	case p.trying > p.least:
-		p.trying, p.left = p.trying-1, trialTokens
-	case p.trying == p.least:
-		p.trying, p.left = -1, trialEvery
+	switch len(p.queue) {
+	case 0:
+		p.tryAll()
+	case 1:
+		p.queue, p.left = p.queue[:0], trialEvery
 	default:
-		p.trying, p.left = mostDrafts, trialTokens
+		p.queue, p.left = p.queue[1:], trialTokens
 	}
-	if p.trying >= 0 && p.tried[p.trying].tokens > 0 {
-		p.tried[p.trying] = trial{}
+	if len(p.queue) > 0 {
+		p.tried[p.queue[0]] = trial{}
 	}
 }
