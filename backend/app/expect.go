@@ -13,7 +13,7 @@ import (
 // expect adds to a description what running the model will take and give on this machine, from the planner. Where something cannot be
 // measured the figures stay 0 and the window shows none: a wrong promise is worse.
 func expect(ctx context.Context, c *Container, d *container.Description, memoryBytes int64) {
-	load := loadOf(d)
+	load := residency.LoadOf(d, plannedTurns)
 	// The least it runs in: what always stays, and the experts of one token in one layer.
 	c.NeedBytes = load.ResidentBytes + load.ScratchBytes + load.KVBytesPerToken*int64(load.Context) + int64(load.PerToken)*load.ExpertBytes
 	state, err := residency.ReadMemory()
@@ -41,26 +41,6 @@ const (
 	opsPerCore   = 20e9   // of a prompt's matrix products, with 8-wide fused multiply-add
 	plannedTurns = 4096   // tokens of context that a description counts on
 )
-
-func loadOf(d *container.Description) residency.Load {
-	l := residency.Load{
-		Layers: d.Layers, SparseLayers: d.SparseLayers, Experts: d.Experts, PerToken: d.ExpertsPerToken,
-		ResidentBytes: d.ResidentBytes, TokenBytes: d.ResidentBytes, TokenWeights: d.ActiveParameters,
-		KVBytesPerToken: int64(d.KVBytesPerToken), Context: min(d.Context, plannedTurns),
-		// Two dozen rows of the width of the model for each of a batch's 256 tokens; see the engine's working memory.
-		ScratchBytes: 256 * 24 * 4 * int64(d.Hidden),
-		PromptTokens: 512, BatchToken: 256,
-	}
-	var bytes, count int64
-	for _, s := range d.ExpertSizes {
-		bytes += s.Bytes * int64(s.Count)
-		count += int64(s.Count)
-	}
-	if count > 0 {
-		l.ExpertBytes = bytes / count
-	}
-	return l
-}
 
 // readBandwidth measures, once, how many bytes a second all processors together read from memory.
 var readBandwidth = sync.OnceValue(func() float64 {

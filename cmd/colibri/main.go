@@ -39,6 +39,7 @@ var commands = []command{
 	{"generate", "writes a container with random weights, for measuring", generateCommand},
 	{"inspect", "says what a container holds", inspectCommand},
 	{"doctor", "says what this machine is and what it would run", doctorCommand},
+	{"plan", "predicts speed and memory of a model on a described machine", planCommand},
 	{"replay", "counts hits and misses of expert caches over a recorded trace", replayCommand},
 	{"bench", "measures kernels, prefill and decode", benchCommand},
 }

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"colibri/backend/container"
+	"colibri/backend/residency"
+)
+
+// machineFile describes a machine for colibri plan. Rates are measured ones: colibri doctor and colibri bench print them.
+type machineFile struct {
+	Name                 string  `json:"name"`
+	MemoryBytes          int64   `json:"memory_bytes"`
+	WorkingSetBytes      int64   `json:"working_set_bytes"` // what the GPU may hold; 0 without one
+	OthersBytes          int64   `json:"others_bytes"`
+	DiskBytesPerSecond   float64 `json:"disk_bytes_per_second"`
+	WeightBytesPerSecond float64 `json:"weight_bytes_per_second"`
+	LayerSeconds         float64 `json:"layer_seconds"`
+	OpsPerSecond         float64 `json:"ops_per_second"`
+}
+
+func readMachine(path string) (*machineFile, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var m machineFile
+	if err := json.Unmarshal(content, &m); err != nil {
+		return nil, fmt.Errorf("%s does not describe a machine: %w", path, err)
+	}
+	if m.MemoryBytes <= 0 || m.DiskBytesPerSecond <= 0 || m.WeightBytesPerSecond <= 0 || m.OpsPerSecond <= 0 || m.LayerSeconds < 0 {
+		return nil, fmt.Errorf("%s: memory_bytes, disk_bytes_per_second, weight_bytes_per_second and ops_per_second must be above 0", path)
+	}
+	return &m, nil
+}
+
+// planOutput is the object that --json prints.
+type planOutput struct {
+	Machine       string          `json:"machine"`
+	Model         string          `json:"model"`
+	LimitBytes    int64           `json:"limit_bytes"`
+	ResidentBytes int64           `json:"resident_bytes"`
+	KVBytes       int64           `json:"kv_bytes"`
+	ScratchBytes  int64           `json:"scratch_bytes"`
+	SlotBytes     int64           `json:"slot_bytes"`
+	Slots         int             `json:"slots"`
+	Speed         residency.Range `json:"tokens_per_second"`
+	FirstWord     residency.Range `json:"first_word_seconds"`
+}
+
+// planCommand predicts a machine that may be elsewhere. With a trace of the model, hits are counted by replaying it; without, they are
+// taken from what published runs of other models reached, and the range is wide.
+func planCommand(_ context.Context, args []string, out, notes io.Writer) error {
+	flags := flag.NewFlagSet("plan", flag.ContinueOnError)
+	machinePath := flags.String("machine", "", "`FILE` that describes the machine (JSON: memory_bytes, disk_bytes_per_second, …)")
+	dir := flags.String("container", "", "the model's `DIR`")
+	contextTokens := flags.Int("context", 4096, "`N` tokens of conversation to keep")
+	tracePath := flags.String("trace", "", "a routing trace of this model, `FILE`, as colibri run --trace writes it")
+	var memory byteSize
+	flags.Var(&memory, "memory", "the limit a user would set (default: what the machine can spare)")
+	asJSON := flags.Bool("json", false, "print one JSON object")
+	rest, err := parse(flags, args, notes)
+	switch {
+	case err != nil:
+		return err
+	case len(rest) > 0:
+		return usagef("unexpected argument %q", rest[0])
+	case *machinePath == "" || *dir == "":
+		return usagef("give --machine FILE and --container DIR")
+	case *contextTokens < 1:
+		return usagef("--context must be at least 1")
+	}
+	m, err := readMachine(*machinePath)
+	if err != nil {
+		return err
+	}
+	d, err := container.Describe(*dir)
+	if err != nil {
+		return err
+	}
+	load := residency.LoadOf(d, *contextTokens)
+	if *tracePath != "" {
+		if load.Hits, err = hitCurve(*tracePath, load.SparseLayers*load.Experts); err != nil {
+			return err
+		}
+	}
+	p, err := residency.NewPlan(residency.Machine{MemoryBytes: m.MemoryBytes, WorkingSetBytes: m.WorkingSetBytes, OthersBytes: m.OthersBytes,
+		DiskBytesPerSecond: m.DiskBytesPerSecond, WeightBytesPerSecond: m.WeightBytesPerSecond, LayerSeconds: m.LayerSeconds,
+		OpsPerSecond: m.OpsPerSecond}, load, int64(memory))
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		return json.NewEncoder(out).Encode(planOutput{m.Name, d.Name, p.LimitBytes, p.ResidentBytes, p.KVBytes, p.ScratchBytes,
+			p.SlotBytes, p.Slots, p.TokensPerSecond, p.FirstWordSeconds})
+	}
+	fmt.Fprintf(out, "%s on %s\n", d.Name, m.Name)
+	for _, line := range p.Sum {
+		fmt.Fprintln(out, " ", line)
+	}
+	fmt.Fprintf(out, "%.3g tok/s expected (%.3g to %.3g)\n", p.TokensPerSecond.Expected, p.TokensPerSecond.Low, p.TokensPerSecond.High)
+	fmt.Fprintf(out, "%.3g s to the first word of an answer to %d tokens (%.3g to %.3g)\n", p.FirstWordSeconds.Expected, load.PromptTokens,
+		p.FirstWordSeconds.Low, p.FirstWordSeconds.High)
+	return nil
+}
+
+// hitCurve replays a trace at growing shares of the experts.
+func hitCurve(path string, experts int) (_ []residency.HitPoint, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	trace, err := residency.ReadTrace(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	var curve []residency.HitPoint
+	for _, share := range []float64{0.05, 0.1, 0.2, 0.35, 0.5, 0.75} {
+		slots := max(1, int(share*float64(experts)))
+		count, err := residency.ReplayByName(trace, slots, residency.ReplayPolicies()[0])
+		if err != nil {
+			return nil, err
+		}
+		curve = append(curve, residency.HitPoint{Fraction: share, Hits: 1 - count.MissRate()})
+	}
+	return curve, nil
+}
