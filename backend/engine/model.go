@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -104,11 +105,11 @@ func usedConfig(c *container.Config, drafts DraftMode) *container.Config {
 // The longest batch of a prompt. 256 rows reuse a weight in memory often enough to be bound by arithmetic. Where experts come from
 // the disk, every batch reads nearly all of them once, so that it is made as long as a small part of the limit allows.
 const (
-	rowsInMemory       = 256
-	rowsFromDisk       = 1024
-	fewestRows         = 16
-	scratchBudgetBytes = 256 << 20
-	scratchShare       = 32 // of the limit, where that is more
+	rowsInMemory = 256
+	rowsFromDisk = 1024
+	fewestRows   = 16
+	scratchShare = 32 // of the limit
+	leastScratch = 2 << 20
 )
 
 // scratchPositions is the context for which the backend's working memory is counted; beyond it, it grows by bytes per position.
@@ -116,7 +117,10 @@ const scratchPositions = 32 << 10
 
 // scratchSize chooses the longest batch, and gives the exact size of the working memory and what the backend adds to it.
 func scratchSize(c *container.Config, backend compute.Backend, most int, limitBytes int64) (rows int, bytes, backendBytes int64) {
-	allowed := max(scratchBudgetBytes, limitBytes/scratchShare)
+	allowed := max(limitBytes/scratchShare, leastScratch)
+	if limitBytes == 0 {
+		allowed = math.MaxInt64
+	}
 	for rows = most; ; rows /= 2 {
 		bytes, backendBytes = measureScratch(c, rows), backend.ScratchBytes(c, rows, min(c.MaxPositions, scratchPositions))
 		if bytes+backendBytes <= allowed || rows <= fewestRows {

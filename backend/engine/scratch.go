@@ -11,8 +11,7 @@ const headRows = 8
 
 // scratch is the working memory of one forward pass. Its size is known before anything is loaded.
 type scratch struct {
-	memory *mapping
-	rows   int // the longest batch
+	rows int // the longest batch
 
 	x, normed, shared []float32 // [rows, hidden]
 	output            []float32 // [rows·perToken, hidden]
