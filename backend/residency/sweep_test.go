@@ -3,6 +3,7 @@ package residency
 import (
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -66,6 +67,12 @@ type readLog struct {
 	offsets []int64
 }
 
+func (r *readLog) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.offsets)
+}
+
 func (r *readLog) open(path string, direct bool) (rawFile, error) {
 	f, err := openSystem(path, direct)
 	return &loggedFile{f, r}, err
@@ -86,7 +93,8 @@ func (f *loggedFile) Pread(p []byte, offset int64) (int, error) {
 func TestASweepLeavesTheCacheToDecoding(t *testing.T) {
 	c := generate(t, testShape{layers: 4, experts: 32})
 	recorder := telemetry.New(4, 32)
-	s, _ := openStore(t, c, Options{LimitBytes: 32 * testSlotBytes, LeastSlots: 4, Readers: 2, Telemetry: recorder})
+	// Four readers would like eight reads under way and as many experts in use; the cache lends an eighth of its slots.
+	s, _ := openStore(t, c, Options{LimitBytes: 32 * testSlotBytes, LeastSlots: 4, Readers: 4, Telemetry: recorder})
 	// Decoding has warmed the cache: 32 experts, each used several times.
 	for range 3 {
 		for e := range int32(16) {
@@ -118,6 +126,70 @@ func TestASweepLeavesTheCacheToDecoding(t *testing.T) {
 	}
 	if lost > 32/8 {
 		t.Errorf("192 swept experts cost decoding %d of 32 cached ones", lost)
+	}
+}
+
+func TestDemandComesBeforeReadAhead(t *testing.T) {
+	c := generate(t, testShape{layers: 3, experts: 16})
+	files := &gatedFiles{gate: make(chan struct{})}
+	log := &readLog{}
+	s, _ := openStore(t, c, Options{LimitBytes: 32 * testSlotBytes, Readers: 1, open: func(path string, direct bool) (rawFile, error) {
+		f, err := files.open(path, direct)
+		return &loggedFile{f, log}, err
+	}})
+	// A sweep has the reader at work on its first expert and the second queued.
+	w, err := s.Sweep(1, []int32{0, 1, 2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	swept := make(chan error)
+	go func() {
+		_, err := w.Next(t.Context())
+		swept <- err
+	}()
+	for log.count() == 0 {
+		runtime.Gosched()
+	}
+	// Decoding wants another expert, and the one that the sweep has queued.
+	other, err := s.Acquire(t.Context(), 2, []int32{9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := s.Acquire(t.Context(), 1, []int32{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(files.gate)
+	if err := <-swept; err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*Leases{other, shared} {
+		if _, err := l.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+	}
+	w.Release()
+	settle(s)
+	at := func(layer, expert int) int64 { return c.records[layer*1000+expert].Reads[0].Offset }
+	if want := []int64{at(1, 0), at(2, 9), at(1, 1)}; !slices.Equal(log.offsets[:3], want) {
+		t.Errorf("read at %v, want %v first", log.offsets, want)
+	}
+}
+
+func TestAQueuedReadAheadBecomesUrgentWhenDecodingWantsIt(t *testing.T) {
+	var q queue
+	first, second, wanted := &load{urgency: sweep}, &load{urgency: sweep}, &load{urgency: guess}
+	for _, l := range []*load{first, second, wanted} {
+		q.push(l)
+	}
+	q.raise(second, demand)
+	q.raise(wanted, sweep)
+	q.raise(wanted, guess) // never lowered
+	for i, want := range []*load{second, first, wanted, nil} {
+		if got := q.pop(); got != want {
+			t.Errorf("place %d", i)
+		}
 	}
 }
 
