@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +17,7 @@ type opener func() (compute.Backend, error)
 
 var (
 	openersMu sync.Mutex
-	openers   = map[string]opener{"cpu": func() (compute.Backend, error) { return cpu.New(min(runtime.GOMAXPROCS(0), cpu.MaxThreads)) }}
+	openers   = map[string]opener{"cpu": func() (compute.Backend, error) { return cpu.New(min(threads(), cpu.MaxThreads)) }}
 )
 
 // RegisterBackend makes a backend available under a name ("metal"). Programs that link one call it at start-up; the engine itself links

@@ -51,18 +51,18 @@ type kvLayout struct {
 	header []byte
 }
 
-// kvLayoutOf describes a session's caches; the prediction layer's belongs to them while the session drafts.
-func kvLayoutOf(s *Session) kvLayout {
-	c := s.model.config
+// kvLayoutOf describes the caches of a model's sessions; the prediction layer's belongs to them while a session drafts.
+func kvLayoutOf(m *Model, drafting bool) kvLayout {
+	c := m.config
 	layers := c.Layers
-	if s.drafts() {
+	if drafting {
 		layers++
 	}
 	l := kvLayout{}
 	for i := range layers {
 		l.widths = append(l.widths, widthsOf(c, i))
 	}
-	key := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%v", s.model.identity, buildName(), l.widths))
+	key := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%v", m.identity, buildName(), l.widths))
 	l.header = append([]byte(kvMagic), key[:]...)
 	return l
 }
@@ -117,7 +117,9 @@ func bytesOf[T float32 | int32](values []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*4)
 }
 
-// SaveKV puts the session's keys and values away under a name (a conversation's id).
+// SaveKV puts the session's keys and values away under a name (a conversation's id). Without a name they go to the file they came
+// from while the session still has most of it, and to a new one otherwise: that is for sessions whose conversations are told apart
+// by their words only, as ResumeKV does.
 func (s *Session) SaveKV(ctx context.Context, store KVStore, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,10 +130,17 @@ func (s *Session) SaveKV(ctx context.Context, store KVStore, name string) error 
 	if err != nil || n == 0 {
 		return err
 	}
-	if err := store.save(s, store.path(name), n); err != nil {
+	path := store.path(name)
+	if name == "" {
+		path = s.kept.path
+		if path == "" || s.kept.shared < s.kept.tokens/2 {
+			path = store.path(fmt.Sprint(s.tokens[:n]))
+		}
+	}
+	if err := store.save(s, path, n); err != nil {
 		return fmt.Errorf("the conversation's memory could not be kept on disk, it will be computed again: %w", err)
 	}
-	return store.evict(store.path(name))
+	return store.evict(path)
 }
 
 // settledTokens is how many positions are complete in all layers. The prediction layer lags behind by the last token, and is brought
@@ -172,7 +181,7 @@ func (k KVStore) save(s *Session, path string, tokens int) error {
 		return err
 	}
 	defer f.Close()
-	layout := kvLayoutOf(s)
+	layout := kvLayoutOf(s.model, s.drafts())
 	trusted := 0
 	if s.kept.path == path {
 		trusted = min(s.kept.tokens, tokens)
@@ -201,7 +210,7 @@ func (k KVStore) save(s *Session, path string, tokens int) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	s.kept = keptFile{path, tokens}
+	s.kept = keptFile{path, tokens, tokens}
 	return nil
 }
 
@@ -236,6 +245,7 @@ func (l *kvLayout) common(f *os.File, tokens []int32) (n int, end int64, err err
 type keptFile struct {
 	path   string
 	tokens int
+	shared int // of them, the session has had all the time
 }
 
 type kvChunk struct {
@@ -301,7 +311,78 @@ func (s *Session) LoadKV(ctx context.Context, store KVStore, name string) (int, 
 	if len(s.tokens) > 0 {
 		return 0, errors.New("the session already holds a conversation; load into a new one")
 	}
-	path := store.path(name)
+	return s.loadKV(ctx, store.path(name))
+}
+
+// resumeGain is the number of prompt tokens that a file must save before it is worth reading.
+const resumeGain = 32
+
+// ResumeKV looks for the conversation on disk that begins as prompt does, and takes it over if it saves more than what the session
+// holds. It returns how many tokens the session then holds of it, 0 if it was left alone.
+func (s *Session) ResumeKV(ctx context.Context, store KVStore, prompt []int32) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, errClosed
+	}
+	paths, err := filepath.Glob(filepath.Join(store.Dir, "*"+kvSuffix))
+	if err != nil {
+		return 0, err
+	}
+	best, path := commonPrefix(s.tokens, prompt)+resumeGain-1, ""
+	for _, p := range paths {
+		if n := s.promises(p, prompt); n > best {
+			best, path = n, p
+		}
+	}
+	if path == "" {
+		return 0, nil
+	}
+	s.cut(0)
+	return s.loadKV(ctx, path)
+}
+
+// promises is how many of the prompt's first tokens a file claims to hold; only its chunks' heads are read.
+func (s *Session) promises(path string, prompt []int32) int {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	header := make([]byte, kvHeaderBytes)
+	if _, e := io.ReadFull(f, header); err != nil || e != nil {
+		return 0
+	}
+	n := 0
+	for _, layout := range s.kvLayouts() {
+		for at := int64(kvHeaderBytes); string(header) == string(layout.header); {
+			c, err := layout.chunkAt(f, at, info.Size(), n)
+			if err != nil || c == nil {
+				break
+			}
+			same := commonPrefix(c.ids, prompt[min(n, len(prompt)):])
+			n += same
+			if same < len(c.ids) {
+				break
+			}
+			at = c.end
+		}
+	}
+	return n
+}
+
+// kvLayouts are those a file may have: with the prediction layer's rows where the model has that layer, and without.
+func (s *Session) kvLayouts() []kvLayout {
+	without := kvLayoutOf(s.model, false)
+	if !s.model.drafts {
+		return []kvLayout{without}
+	}
+	return []kvLayout{kvLayoutOf(s.model, true), without}
+}
+
+// loadKV fills an empty session from a file.
+func (s *Session) loadKV(ctx context.Context, path string) (int, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
@@ -310,23 +391,21 @@ func (s *Session) LoadKV(ctx context.Context, store KVStore, name string) (int, 
 		return 0, err
 	}
 	defer f.Close()
-	for _, drafting := range []bool{s.model.drafts, false} {
-		s.draft.stopped = s.model.drafts && !drafting
-		layout := kvLayoutOf(s)
+	for i, layout := range s.kvLayouts() {
 		if err := s.model.turn(ctx, func() error { return layout.read(ctx, f, s) }); err != nil {
 			s.cut(0)
 			return 0, fmt.Errorf("the conversation's memory on disk cannot be used, it will be computed again: %w", err)
 		}
-		if len(s.tokens) > 0 {
-			if s.drafts() {
-				s.draft.rows = len(s.tokens)
-			}
-			s.kept = keptFile{path, len(s.tokens)}
-			// Eviction goes by time of last use.
-			return len(s.tokens), os.Chtimes(path, time.Time{}, time.Now())
+		if len(s.tokens) == 0 {
+			continue
 		}
+		if s.draft.stopped = s.model.drafts && i > 0; s.drafts() {
+			s.draft.rows = len(s.tokens)
+		}
+		s.kept = keptFile{path, len(s.tokens), len(s.tokens)}
+		// Eviction goes by time of last use.
+		return len(s.tokens), os.Chtimes(path, time.Time{}, time.Now())
 	}
-	s.cut(0)
 	return 0, nil
 }
 

@@ -63,7 +63,7 @@ func TestConversationsResume(t *testing.T) {
 			// Saved again, the file grows by what is new; after an edit, it is cut.
 			before := fileSize(t, store, "a")
 			save(t, resumed, store, "a")
-			layout := kvLayoutOf(resumed)
+			layout := kvLayoutOf(again, resumed.drafts())
 			if grown, most := fileSize(t, store, "a")-before, 14*layout.rowBytes(); grown <= 0 || grown > most {
 				t.Errorf("the file grew by %d bytes, at most %d are new", grown, most)
 			}
@@ -170,5 +170,50 @@ func TestTheLongestUnusedConversationIsForgottenFirst(t *testing.T) {
 	save(t, s, store, "d")
 	if files, _ := filepath.Glob(filepath.Join(store.Dir, "*")); len(files) != 0 {
 		t.Errorf("a limit of one byte leaves %v", files)
+	}
+}
+
+// A session that is shared by conversations finds each of them by its words.
+func TestConversationsAreFoundByTheirWords(t *testing.T) {
+	store := KVStore{Dir: t.TempDir()}
+	m := loadModel(t, newCheckpoint(5, oddModels()["mla groups, MTP"]).write(t))
+	random := rand.New(rand.NewPCG(9, 9))
+	system := randomIDs(random, 40, m.config.Vocabulary)
+	texts := [][]int32{}
+	for range 3 {
+		texts = append(texts, slices.Concat(system, randomIDs(random, 150, m.config.Vocabulary)))
+	}
+	ctx := context.Background()
+	turn := func(s *Session, i int) Result {
+		if _, err := s.ResumeKV(ctx, store, texts[i]); err != nil {
+			t.Fatal(err)
+		}
+		r, _ := ask(t, s, greedyRequest(texts[i], 6))
+		save(t, s, store, "")
+		texts[i] = slices.Concat(texts[i], r.IDs, []int32{7, 8})
+		return r
+	}
+	s := newSession(t, m)
+	for i := range texts {
+		turn(s, i)
+	}
+	for range 2 {
+		for i := range texts {
+			// The same session, after other conversations.
+			if r := turn(s, i); r.ReusedTokens < r.PromptTokens-6 {
+				t.Errorf("conversation %d reused %d of %d tokens", i, r.ReusedTokens, r.PromptTokens)
+			}
+		}
+	}
+	if files, _ := filepath.Glob(filepath.Join(store.Dir, "*")); len(files) != len(texts) {
+		t.Errorf("%d conversations are kept in %d files", len(texts), len(files))
+	}
+	// After a restart, and edited near its end.
+	texts[1] = texts[1][:len(texts[1])-20]
+	if r := turn(newSession(t, m), 1); r.ReusedTokens < r.PromptTokens-3 {
+		t.Errorf("after an edit %d of %d tokens were reused", r.ReusedTokens, r.PromptTokens)
+	}
+	if n, err := newSession(t, m).ResumeKV(ctx, store, randomIDs(random, 200, m.config.Vocabulary)); n != 0 || err != nil {
+		t.Errorf("a new conversation resumes %d tokens (%v)", n, err)
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 )
@@ -21,3 +22,6 @@ func peakBytes() int64 {
 	}
 	return 0
 }
+
+// threads is how many the CPU backend calculates with: the processors that this process may use.
+func threads() int { return runtime.GOMAXPROCS(0) }
