@@ -11,6 +11,7 @@ import { ui } from './ui.svelte';
 const RESIZE_PAUSE_MILLIS = 500;
 
 export async function start(): Promise<void> {
+  guardDrops(); // before anything else: an unguarded drop replaces the page by what was dropped
   window.addEventListener('error', (e) => void bridge.reportError(`${e.message} at ${e.filename}:${e.lineno}`));
   window.addEventListener('unhandledrejection', (e) => void bridge.reportError(bridge.sentence(e.reason)));
 
@@ -61,25 +62,31 @@ export async function start(): Promise<void> {
     }, RESIZE_PAUSE_MILLIS);
   });
   setInterval(() => (ui.now = Date.now()), 60_000);
-  guardDrops();
 }
 
 /** Dropped files reach Go by themselves; text goes where a text field takes it; nothing else happens, and nothing navigates. */
 function guardDrops(): void {
   // The target can be the document or a text node, which are in no field.
   const isText = (e: DragEvent) => e.target instanceof Element && e.target.closest('textarea, input') !== null;
-  const hasFiles = (e: DragEvent) => e.dataTransfer?.types.includes('Files') === true;
+  const hasFiles = (e: DragEvent) =>
+    e.dataTransfer !== null &&
+    (e.dataTransfer.types.includes('Files') || e.dataTransfer.types.includes('text/uri-list'));
   let depth = 0;
+  // Entering counts too: WebKit opens what is dropped right after a dragenter that nobody prevented.
+  const accept = (e: DragEvent) => {
+    if (!hasFiles(e) && isText(e)) return;
+    e.preventDefault();
+    if (hasFiles(e) && e.dataTransfer) e.dataTransfer.dropEffect = 'copy';
+  };
   window.addEventListener('dragenter', (e) => {
     depth += 1;
     if (hasFiles(e)) ui.dragging = true;
+    accept(e);
   });
+  window.addEventListener('dragover', accept);
   window.addEventListener('dragleave', () => {
     depth = Math.max(0, depth - 1);
     if (depth === 0) ui.dragging = false;
-  });
-  window.addEventListener('dragover', (e) => {
-    if (hasFiles(e) || !isText(e)) e.preventDefault();
   });
   window.addEventListener('drop', (e) => {
     depth = 0;
