@@ -17,7 +17,6 @@
 enum {
     chunk_columns = 256, // columns of a tile of unpacked weights
     tile_rows = 16,      // rows of it: 16 KiB, half of a first-level cache
-    prefetch_bytes = 1024, // how far ahead of the packed rows: hardware gives up on four interleaved streams
     direct_most = 8,     // up to so many rows of activations the weights are unpacked in registers, beyond into a tile
 };
 
@@ -182,12 +181,16 @@ static const uint8_t *padded(uint8_t *rest, const uint8_t *raw, size_t bytes, si
     return rest;
 }
 
+// How far ahead of itself a step of rows fetches: the next step's rows where they are near, for the hardware's own
+// guessing restarts at every short row, else some lines on.
+INLINE size_t fetch_ahead(int R, size_t stride) { return (size_t)R * stride <= 8192 ? (size_t)R * stride : 1024; }
+
 // ---- few rows: weights are unpacked in registers ----
 
 INLINE void direct_plain(const int format, const int R, const int M, const cpu_weight *w, int row, const float *const *x, float *const *y, int at) {
     enum { most_r = 8, most_m = 4 };
     const int bc = block_columns(format), bb = block_bytes(format);
-    const size_t stride = cpu_row_bytes(w);
+    const size_t stride = cpu_row_bytes(w), ahead = fetch_ahead(R, stride);
     const uint8_t *p = (const uint8_t *)w->data + (size_t)row * stride;
     const uint8_t *raw[most_r];
     uint8_t rest[most_r][32 * LANES];
@@ -198,6 +201,9 @@ INLINE void direct_plain(const int format, const int R, const int M, const cpu_w
     for (int b = 0; b < all; b++) {
         if (b == full) {
             for (int r = 0; r < R; r++) raw[r] = padded(rest[r], raw[r], stride - (size_t)full * (size_t)bb, (size_t)bb);
+        }
+        UNROLL for (int r = 0; r < R; r++) {
+            UNROLL for (int line = 0; line < bb; line += 64) __builtin_prefetch(raw[r] + ahead + line);
         }
         UNROLL for (int k = 0; k < 8; k++) {
             vf xv[most_m];
@@ -235,7 +241,7 @@ INLINE void direct_block(const int format, const int R, const int M, const uint8
 INLINE void direct_blocked(const int format, const int kind, const int R, const int M, const cpu_weight *w, int row, const float *const *x,
                            float *const *y, int at) {
     const int bc = block_columns(format), bb = block_bytes(format), pb = panel_block(format);
-    const size_t stride = cpu_row_bytes(w);
+    const size_t stride = cpu_row_bytes(w), ahead = fetch_ahead(R, stride);
     const uint8_t *raw[4];
     const float *s[4], *xb[4];
     vf total[4][4], scale[4];
@@ -259,7 +265,7 @@ INLINE void direct_blocked(const int format, const int kind, const int R, const 
                 scale[r] = v_load(lanes);
             }
         }
-        UNROLL for (int r = 0; r < R; r++) __builtin_prefetch(raw[r] + prefetch_bytes);
+        UNROLL for (int r = 0; r < R; r++) __builtin_prefetch(raw[r] + ahead);
         direct_block(format, R, M, raw, scale, xb, total);
         UNROLL for (int r = 0; r < R; r++) raw[r] += bb;
         UNROLL for (int m = 0; m < M; m++) xb[m] += pb;
