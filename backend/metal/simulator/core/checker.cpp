@@ -35,6 +35,8 @@ Cell **pages() {
     return table;
 }
 
+std::mutex cellsMutex; // a buffer may be released while a kernel runs
+
 // Dispatches that later ones may overlap. A serial that is not here is ordered before everything that runs now.
 struct Ran {
     uint64_t buffer;
@@ -264,6 +266,7 @@ struct Strict : Checker {
     }
 
     void order(const Access &a, Buffer *buffer) {
+        std::lock_guard<std::mutex> lock(cellsMutex);
         bool write = a.kind & MSL_WRITE, atomic = a.kind & MSL_ATOMIC;
         const msl_group &g = *a.thread->group;
         uint64_t group = g.position[0] + (uint64_t)g.groups[0] * (g.position[1] + (uint64_t)g.groups[1] * g.position[2]);
@@ -333,6 +336,7 @@ std::unique_ptr<Checker> makeChecker(CommandBuffer &work, const Command &command
 
 void forgetAccesses(Buffer *b) {
     if (!options().strict) return;
+    std::lock_guard<std::mutex> lock(cellsMutex);
     for (uint64_t at = b->gpu - gpuBase(); at < b->gpu - gpuBase() + b->mapped; at += PAGE) {
         free(pages()[at / PAGE]);
         pages()[at / PAGE] = nullptr;

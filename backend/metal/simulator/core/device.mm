@@ -22,6 +22,11 @@ static NSError *makeError(NSString *domain, NSInteger code, const std::string &w
     return [NSError errorWithDomain:domain code:code userInfo:[NSDictionary dictionaryWithObject:text(why) forKey:NSLocalizedDescriptionKey]];
 }
 
+// What these methods give is autoreleased: without a pool on the thread it is never freed.
+static void needPool(const char *method) {
+    if ([NSAutoreleasePool currentPool] == nil) report("no autorelease pool", std::string(method) + " is called on a thread without a pool: what it gives leaks");
+}
+
 // ---- life and death
 
 static std::mutex liveMutex;
@@ -293,8 +298,6 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 @interface SimCommandBuffer : SimObject <MTLCommandBuffer> {
 @public
     std::shared_ptr<CommandBuffer> work;
-    std::vector<SetRef> *sets; // of the queue; shared with it
-    std::shared_ptr<std::vector<SetRef>> queueSets;
     SimEncoder *open;
 }
 @end
@@ -379,7 +382,6 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 - (void)dealloc {
     if (open) open->owner = nil;
     work.reset();
-    queueSets.reset();
     [super dealloc];
 }
 - (NSString *)label { return text(work->label); }
@@ -395,6 +397,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 - (BOOL)finished { return work->status == Status::Completed || work->status == Status::Error; }
 - (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)type {
     called("computeCommandEncoderWithDispatchType:");
+    needPool("computeCommandEncoderWithDispatchType:");
     if (work->status != Status::NotEnqueued) { report("command buffer", "encoding into " + work->name() + " after commit"); return nil; }
     if (open) { report("encoder not ended", work->name() + ": a second encoder is opened while the first is open"); return nil; }
     SimEncoder *e = [[SimEncoder alloc] initAs:"MTLComputeCommandEncoder"];
@@ -411,7 +414,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
     called("MTLCommandBuffer.commit");
     if (work->status != Status::NotEnqueued) { report("command buffer", work->name() + " is committed twice"); return; }
     if (open) { report("encoder not ended", work->name() + " is committed with an open encoder"); return; }
-    work->commit(*queueSets);
+    work->commit();
 }
 - (void)waitUntilCompleted {
     called("waitUntilCompleted");
@@ -422,28 +425,27 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 
 @interface SimQueue : SimObject <MTLCommandQueue> {
 @public
-    std::shared_ptr<std::vector<SetRef>> sets;
+    std::shared_ptr<QueueState> queue;
 }
 @end
 @implementation SimQueue
-- (void)dealloc { sets.reset(); [super dealloc]; }
+- (void)dealloc { queue.reset(); [super dealloc]; }
 - (id<MTLCommandBuffer>)commandBuffer {
     called("commandBuffer");
+    needPool("commandBuffer");
     SimCommandBuffer *b = [[SimCommandBuffer alloc] initAs:"MTLCommandBuffer"];
-    b->work = std::make_shared<CommandBuffer>();
-    b->work->id = nextId();
-    b->queueSets = sets;
+    b->work = std::make_shared<CommandBuffer>(queue);
     return [b autorelease];
 }
 - (void)addResidencySet:(id<MTLResidencySet>)set {
     called("addResidencySet:");
-    if (sets->size() >= 32) { report("residency set", "more than 32 sets on a queue"); return; }
-    sets->push_back(((SimResidencySet *)set)->set);
+    if (queue->sets.size() >= 32) { report("residency set", "more than 32 sets on a queue"); return; }
+    queue->sets.push_back(((SimResidencySet *)set)->set);
 }
 - (void)removeResidencySet:(id<MTLResidencySet>)set {
     called("removeResidencySet:");
-    for (size_t i = 0; i < sets->size(); i++)
-        if ((*sets)[i] == ((SimResidencySet *)set)->set) { sets->erase(sets->begin() + (long)i); return; }
+    for (size_t i = 0; i < queue->sets.size(); i++)
+        if (queue->sets[i] == ((SimResidencySet *)set)->set) { queue->sets.erase(queue->sets.begin() + (long)i); return; }
     report("residency set", "removeResidencySet: of a set that is not on the queue");
 }
 @end
@@ -466,7 +468,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 - (id<MTLCommandQueue>)newCommandQueue {
     called("newCommandQueue");
     SimQueue *q = [[SimQueue alloc] initAs:"MTLCommandQueue"];
-    q->sets = std::make_shared<std::vector<SetRef>>();
+    q->queue = std::make_shared<QueueState>();
     return q;
 }
 - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)resourceOptions {

@@ -123,6 +123,7 @@ struct Gpu {
         inFlight.erase(std::find(inFlight.begin(), inFlight.end(), c));
         for (auto &chunk : c->chunks) giveChunk(chunk);
         c->chunks.clear();
+        c->queue->outstanding--;
         c->end = now();
         c->status = c->errorCode ? Status::Error : Status::Completed;
         finished.notify_all();
@@ -222,7 +223,20 @@ void ResidencySet::enter() { Inside in(*this); }
 
 std::string CommandBuffer::name() const { return "command buffer " + std::to_string(id) + (label.empty() ? "" : " '" + label + "'"); }
 
+CommandBuffer::CommandBuffer(std::shared_ptr<QueueState> q) : id(nextId()), queue(std::move(q)) {
+    Gpu &g = gpu();
+    std::unique_lock<std::mutex> lock(g.mutex);
+    if (queue->outstanding >= QUEUE_COMMAND_BUFFERS && g.inFlight.empty())
+        report("command buffer", std::to_string(queue->outstanding) + " command buffers of a queue exist and none is committed: the next one never comes");
+    else g.finished.wait(lock, [&] { return queue->outstanding < QUEUE_COMMAND_BUFFERS || g.inFlight.empty(); });
+    queue->outstanding++;
+}
+
 CommandBuffer::~CommandBuffer() {
+    if (status == Status::NotEnqueued) {
+        std::lock_guard<std::mutex> lock(gpu().mutex);
+        queue->outstanding--;
+    }
     for (auto &chunk : chunks) giveChunk(chunk);
 }
 
@@ -236,8 +250,8 @@ void *CommandBuffer::copyArgument(const void *bytes, uint64_t length) {
     return at;
 }
 
-void CommandBuffer::commit(const std::vector<SetRef> &attached) {
-    sets = attached;
+void CommandBuffer::commit() {
+    sets = queue->sets;
     for (auto &s : sets) {
         std::lock_guard<std::mutex> lock(s->mutex);
         resident.push_back(s->committed);

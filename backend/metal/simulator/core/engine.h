@@ -65,6 +65,13 @@ struct EncoderState {
 
 enum class Status { NotEnqueued, Enqueued, Committed, Scheduled, Completed, Error };
 
+// A queue gives out this many command buffers that are not yet complete; asking for one more blocks.
+enum { QUEUE_COMMAND_BUFFERS = 64 };
+struct QueueState {
+    std::vector<SetRef> sets;
+    int outstanding = 0; // under the GPU's lock
+};
+
 struct CommandBuffer : std::enable_shared_from_this<CommandBuffer> {
     uint64_t id;
     std::string label;
@@ -80,9 +87,11 @@ struct CommandBuffer : std::enable_shared_from_this<CommandBuffer> {
     int failCode = 0;                                // injected: takes effect when the commands have run
     std::string errorText;
     double start = 0, end = 0;
+    std::shared_ptr<QueueState> queue;
+    explicit CommandBuffer(std::shared_ptr<QueueState> q); // waits while the queue has none to give
     ~CommandBuffer();
     void *copyArgument(const void *bytes, uint64_t length);
-    void commit(const std::vector<SetRef> &attached);
+    void commit();
     void wait();
     void observed(); // the host has seen it complete
     std::string name() const;

@@ -684,6 +684,35 @@ static void misused_command_buffers(void) {
     [work waitUntilCompleted];
 }
 
+static void queue_gives_64_command_buffers(void) {
+    // Committed ones come back as they complete, however many are asked for.
+    for (int i = 0; i < 100; i++) committed("copy", (Params){[a gpuAddress], [b gpuAddress] + 0, 0, 0}, 1);
+    expect_nothing();
+    @autoreleasepool {
+        id<MTLCommandBuffer> last = run("copy", 0, 1);
+        (void)last;
+        for (int i = 0; i < 65; i++) [queue commandBuffer];
+        expect("command buffer", NULL, "none is committed");
+        colibri_sim_clear_reports();
+    }
+    [queue commandBuffer];
+    expect_nothing();
+}
+
+static void *without_pool(void *unused) {
+    (void)unused;
+    id<MTLCommandBuffer> work = [queue commandBuffer];
+    expect("no autorelease pool", NULL, "commandBuffer");
+    [work release]; // as the pool would have
+    return NULL;
+}
+
+static void thread_without_a_pool(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, without_pool, NULL);
+    pthread_join(thread, NULL);
+}
+
 static void message_to_a_released_object(void) {
     id<MTLBuffer> c = buffer(4096, "gamma");
     [c release];
@@ -937,7 +966,7 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(wrap_of_a_file), CASE(memory_freed_under_a_buffer), CASE(released_while_in_a_set), CASE(released_before_completion), CASE(scratch_reused_in_flight),
     CASE(missing_barrier_between_dispatches), CASE(barrier_not_reached), CASE(different_barriers), CASE(data_race_in_a_threadgroup), CASE(write_after_read), CASE(data_race_between_lanes),
     CASE(uninitialised_read), CASE(past_a_threadgroup_variable), CASE(data_race_between_threadgroups), CASE(data_race_in_device_memory), CASE(shuffle_from_an_inactive_lane),
-    CASE(misaligned_access), CASE(stack_overflow), CASE(collectives), CASE(matrices), CASE(encoder_not_ended), CASE(misused_command_buffers), CASE(message_to_a_released_object),
+    CASE(misaligned_access), CASE(stack_overflow), CASE(collectives), CASE(matrices), CASE(encoder_not_ended), CASE(misused_command_buffers), CASE(queue_gives_64_command_buffers), CASE(thread_without_a_pool), CASE(message_to_a_released_object),
     CASE(metal_call_under_a_lock), CASE(set_used_by_two_threads), CASE(failing_command_buffer), CASE(failing_allocations), CASE(other_machines), CASE(order_is_drawn_from_the_seed),
     CASE(objects_are_counted), CASE(specialised_pipelines), CASE(refused_shaders), CASE(accepted_shaders),
 };
