@@ -18,13 +18,17 @@ import "math"
 type Forecast struct {
 	shape     Shape
 	frequency [3][]float32 // [layers·experts]
-	worth     []float32    // logarithm of the probability of use at the layer's next turn
+	worth     []float32    // logarithm of the probability of use at the layer's next turn; unknown until asked for
 	turns     []int        // turns of a layer so far; those that the history stands for included
 	order     []int        // a layer's place among those with experts
 	sparse    int          // layers with experts seen so far
 	now       int          // the layer whose turn was last
 	repeated  bool         // it was the same layer's turn before
+	penalty   []float64    // by distance, 1 … sparse
 }
+
+// unknown is not a logarithm of a probability: those are below 0. Most experts' worth is never asked for between two turns.
+const unknown float32 = 1
 
 // rates are the shares of the newest turn in the running frequencies; odds their weights.
 var (
@@ -47,6 +51,7 @@ func NewForecast(shape Shape, history *Usage) *Forecast {
 	}
 	for layer := range p.order {
 		p.order[layer] = -1
+		p.forget(layer)
 	}
 	if history != nil && history.Shape == shape {
 		p.remember(history)
@@ -73,7 +78,7 @@ func (p *Forecast) remember(history *Usage) {
 				p.frequency[i][first+e] = float32(0.5 * float64(n) / float64(most))
 			}
 		}
-		p.forecast(layer)
+		p.forget(layer)
 	}
 }
 
@@ -102,7 +107,7 @@ func (p *Forecast) Use(layer int, experts []int32) {
 			running[e] += share
 		}
 	}
-	p.forecast(layer)
+	p.forget(layer)
 }
 
 // place numbers the layers that have experts.
@@ -114,23 +119,36 @@ func (p *Forecast) place() {
 			p.sparse++
 		}
 	}
+	p.penalty = make([]float64, p.sparse+1)
+	for distance := 1; distance <= p.sparse; distance++ {
+		p.penalty[distance] = distancePower * math.Log(float64(distance))
+	}
 }
 
-func (p *Forecast) forecast(layer int) {
+// forget marks what a layer's experts are worth as unknown.
+func (p *Forecast) forget(layer int) {
 	first := p.shape.key(layer, 0)
 	for k := first; k < first+p.shape.Experts; k++ {
-		var logit float64
-		for i, weight := range odds {
-			f := min(max(float64(p.frequency[i][k]), leastFrequency), mostFrequency)
-			logit += weight * math.Log(f/(1-f))
-		}
-		p.worth[k] = float32(-math.Log1p(math.Exp(-logit)))
+		p.worth[k] = unknown
 	}
+}
+
+func (p *Forecast) forecast(key int) float32 {
+	var logit float64
+	for i, weight := range odds {
+		f := min(max(float64(p.frequency[i][key]), leastFrequency), mostFrequency)
+		logit += weight * math.Log(f/(1-f))
+	}
+	return float32(-math.Log1p(math.Exp(-logit)))
 }
 
 // Worth implements Policy.
 func (p *Forecast) Worth(layer int, expert int32) float64 {
-	w := float64(p.worth[p.shape.key(layer, expert)])
+	key := p.shape.key(layer, expert)
+	if p.worth[key] == unknown {
+		p.worth[key] = p.forecast(key)
+	}
+	w := float64(p.worth[key])
 	if p.now < 0 || p.order[layer] < 0 {
 		return w
 	}
@@ -141,5 +159,5 @@ func (p *Forecast) Worth(layer int, expert int32) float64 {
 	if distance <= 0 {
 		distance += p.sparse
 	}
-	return w - distancePower*math.Log(float64(distance))
+	return w - p.penalty[distance]
 }

@@ -49,6 +49,8 @@ type Governor struct {
 	lastShrink  float64
 	shrunkOnce  bool
 	thrashCount int
+	seen        int  // tokens since the start
+	uneasy      bool // the system brought memory back since the last measurement, a little at least
 }
 
 type phase int
@@ -67,6 +69,10 @@ const (
 	longestQuiet  = 900.0 // … doubled each time pressure comes back
 	restSeconds   = 600.0
 	shrinkPause   = 2.0 // seconds between two shrinks for the same warning: freeing takes effect with a delay
+	// firstShrinkTokens: a calm system gets no trial of a smaller size before this many tokens. Such a trial costs misses for
+	// a while, and is for the rare machine where a larger cache is slower without the compressor's doing.
+	firstShrinkTokens = 2000
+	uneasyBytes       = 1 << 20
 	// thrashBytes a second: below it the compressor works on what nobody uses. flash-moe saw 60,000 to 130,000 pages of 16 KiB a second.
 	thrashBytes = 16 << 20
 )
@@ -98,6 +104,8 @@ func Govern(g Governor, r Reading) (Governor, Decision) {
 	if r.Tokens == 0 {
 		return g, stay
 	}
+	g.seen += r.Tokens
+	g.uneasy = g.uneasy || r.ThrashBytesPerSecond >= uneasyBytes
 	if g.settling > 0 {
 		g.settling -= r.Tokens
 		return g, stay
@@ -109,7 +117,9 @@ func Govern(g Governor, r Reading) (Governor, Decision) {
 	}
 	millis := g.millis / float64(g.tokens)
 	g.tokens, g.millis = 0, 0
-	return g.climb(r, millis, stay)
+	g, decision := g.climb(r, millis, stay)
+	g.uneasy = false
+	return g, decision
 }
 
 // shrink reacts to pressure: at once, by half when it is critical, by a quarter otherwise.
@@ -201,6 +211,10 @@ func (g Governor) try(r Reading, stay Decision) (Governor, Decision) {
 		to = clampBytes(r.SlotBytes+step, r.FloorBytes, max(ceiling, r.SlotBytes))
 	}
 	if g.up && r.Seconds < g.quietUntil {
+		g.phase = measuring
+		return g, stay
+	}
+	if !g.up && !g.uneasy && g.seen < firstShrinkTokens {
 		g.phase = measuring
 		return g, stay
 	}

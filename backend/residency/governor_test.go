@@ -144,6 +144,16 @@ func TestRecurringPressureIsNotProvokedAgainAndAgain(t *testing.T) {
 	}
 }
 
+func TestACalmMachineIsNotShrunkInAShortSession(t *testing.T) {
+	m := &machineUnderTest{ceiling: 40 * gib, floor: gib, size: 40 * gib, millis: func(int64) float64 { return 40 }}
+	m.run(t, Governor{}, 20) // 2,000 tokens
+	for _, size := range m.sizes[:19] {
+		if size != 40*gib {
+			t.Fatalf("tried %s without a reason", formatBytes(size))
+		}
+	}
+}
+
 func TestALoweredLimitIsKeptAtOnce(t *testing.T) {
 	m := &machineUnderTest{ceiling: 40 * gib, floor: gib, size: 40 * gib, millis: peaked(60 * gib)}
 	g := m.run(t, Governor{}, 50)

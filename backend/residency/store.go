@@ -79,7 +79,8 @@ type Store struct {
 	atWork  int // readers that are reading
 	closed  bool
 
-	guessing guessing
+	guessing  guessing
+	favourite []bool // by key: see Usage.Favourites; nil without a history
 }
 
 // turn is a place in the line of acquirers; need makes it an address of its own.
@@ -131,6 +132,13 @@ func Open(source Source, memory Registrar, options Options) (*Store, error) {
 	for _, c := range s.arena.classes {
 		// Tens of mappings: each is one wrapped buffer for a GPU, and the unit in which memory is given back.
 		c.perMapping = max(1, min(c.target/mappingsWanted, int(maxMappingBytes/c.layout.SlotBytes)))
+	}
+	if options.History != nil && options.History.Shape == s.shape {
+		slots := 0
+		for _, c := range s.arena.classes {
+			slots += c.target
+		}
+		s.favourite = options.History.Favourites(slots)
 	}
 	if err := s.openFiles(options.open); err != nil {
 		return nil, err
@@ -388,7 +396,13 @@ func (s *Store) empty(t *slot) {
 	}
 }
 
-func (s *Store) tierOf(int) telemetry.Tier { return telemetry.Cached }
+// tierOf is the tier of an expert in memory.
+func (s *Store) tierOf(key int) telemetry.Tier {
+	if s.favourite != nil && s.favourite[key] {
+		return telemetry.Pinned
+	}
+	return telemetry.Cached
+}
 
 func (s *Store) setTier(key int, from, to telemetry.Tier) {
 	layer, expert := s.shape.at(key)

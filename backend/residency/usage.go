@@ -3,6 +3,7 @@ package residency
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -11,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -126,6 +128,27 @@ func (u *Usage) Total() (n uint64) {
 		n = min(n+c, maxUses)
 	}
 	return n
+}
+
+// Favourites are the most used experts: half as many as there are slots once the history has 200,000 uses, proportionally fewer
+// before, none below 5,000. The policy gives them a head start, from which the present use takes over; slots that were
+// closed to everything else cost 2 to 9 % more misses on recorded chats. nil: there are none.
+func (u *Usage) Favourites(slots int) []bool {
+	total := u.Total()
+	n := int(float64(slots) / 2 * min(1, float64(total)/200_000))
+	if total < 5_000 || n == 0 {
+		return nil
+	}
+	keys := make([]int, len(u.Uses))
+	for k := range keys {
+		keys[k] = k
+	}
+	slices.SortStableFunc(keys, func(a, b int) int { return cmp.Compare(u.Uses[b], u.Uses[a]) })
+	favourite := make([]bool, len(u.Uses))
+	for _, k := range keys[:min(n, len(keys))] {
+		favourite[k] = u.Uses[k] > 0
+	}
+	return favourite
 }
 
 // Write replaces the history at path: a crash leaves the old one or the new one.

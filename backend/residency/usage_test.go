@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"colibri/backend/telemetry"
 )
 
 func TestUsageComesBackAsItWasWritten(t *testing.T) {
@@ -86,6 +88,41 @@ func uitoa(n uint32) string {
 		s = string(rune('0'+n%10)) + s
 	}
 	return s
+}
+
+func TestFavouritesGrowWithTheHistory(t *testing.T) {
+	u := NewUsage(Shape{2, 100})
+	for e := range 100 {
+		u.Uses[100+e] = uint64(e) * 40 // 198,000 uses; 99 is the most used
+	}
+	got := u.Favourites(40)
+	for e := range 100 {
+		if got[100+e] != (e >= 81) {
+			t.Errorf("expert %d: %v", e, got[100+e])
+		}
+	}
+	for e := range 100 {
+		u.Uses[100+e] /= 100
+	}
+	if u.Favourites(40) != nil {
+		t.Error("favourites from 1,980 uses")
+	}
+}
+
+func TestFavouritesInMemoryAreShown(t *testing.T) {
+	c := generate(t, testShape{layers: 2, experts: 8})
+	history := NewUsage(Shape{2, 8})
+	history.Uses[8+3] = 300_000
+	recorder := telemetry.New(2, 8)
+	s, _ := openStore(t, c, Options{LimitBytes: 4 * testSlotBytes, History: history, Telemetry: recorder})
+	fetchAll(t, s, c, 1, 2, 3)
+	if n := recorder.Snapshot(); n.PinnedSlots != 1 || n.CachedSlots != 1 {
+		t.Errorf("%d pinned, %d cached", n.PinnedSlots, n.CachedSlots)
+	}
+	fetchAll(t, s, c, 1, 4, 5, 6, 7)
+	if n := recorder.Snapshot(); n.PinnedSlots != 0 || n.CachedSlots != 4 {
+		t.Errorf("after eviction: %d pinned, %d cached", n.PinnedSlots, n.CachedSlots)
+	}
 }
 
 func FuzzUsage(f *testing.F) {

@@ -16,7 +16,7 @@ const (
 	OnDisk  Tier = iota // not in memory
 	Loading             // being read
 	Cached              // in memory, may be evicted
-	Pinned              // in memory, kept by the usage history
+	Pinned              // in memory, and a favourite of the usage history
 )
 
 // Memory names one use of the memory that the user's limit covers.
