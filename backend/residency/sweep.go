@@ -11,7 +11,8 @@ import (
 // Sweep brings experts of a layer for a prompt: all that some token of the batch chose, those in memory first, then the others
 // in the order in which they lie on the disk, read ahead of their use. It takes part in the cache as little as it
 // can: it fills empty slots, and once there are none it takes the slots of a few least worthy experts and reuses only those.
-// The policy does not see it. A Sweep belongs to one goroutine.
+// The policy does not see it: telling it changed decoding's misses by less than 1 % on recorded chats, either way. A Sweep belongs to one
+// goroutine.
 type Sweep struct {
 	leases  Leases
 	class   *class
