@@ -206,7 +206,7 @@ func (b *Backend) runLayer(l *compute.LayerCall, network bool, repeat func(compu
 	}
 	b.rows = b.rows[:0]
 	for _, r := range l.Rows {
-		b.rows = append(b.rows, C.coli_row{position: C.uint32_t(r.Position), cache: C.uint32_t(r.Cache)})
+		b.rows = append(b.rows, C.coli_row{position: C.uint32_t(r.Position), cache: C.uint32_t(r.Cache), tie_span: C.uint32_t(r.TieSpan)})
 	}
 	describe(b.layer, l)
 	before := b.keep(l.X[:len(l.Rows)*l.Config.Hidden])
@@ -244,7 +244,7 @@ func shape(config *container.Config, index int, gate int) C.coli_layer_shape {
 		interleaved: flag(config.RoPE.Interleaved), index_heads: C.uint32_t(a.Index.Heads), index_dim: C.uint32_t(a.Index.HeadDim), index_top_k: C.uint32_t(a.Index.TopK),
 		index_full: flag(a.Index.Heads > 0 && (index < 0 || a.Index.Full[index])), sparse: flag(moe.Experts > 0 && (index < 0 || config.Sparse[index])), inner: C.uint32_t(gate),
 		experts: C.uint32_t(moe.Experts), per_token: C.uint32_t(moe.PerToken), groups: C.uint32_t(max(moe.Groups, 1)), top_groups: C.uint32_t(max(moe.TopGroups, 1)),
-		sigmoid: flag(moe.Scoring == container.Sigmoid), normalise: flag(moe.Normalise), epsilon: C.float(config.NormEpsilon), scale: C.float(a.Scale), clip: C.float(a.ClipQKV),
+		sigmoid: flag(moe.Scoring == container.Sigmoid), normalise: flag(moe.Normalise), epsilon: C.float(config.NormEpsilon), latent_epsilon: C.float(a.LatentNormEpsilon), scale: C.float(a.Scale), clip: C.float(a.ClipQKV),
 		route_scale: C.float(moe.Scale),
 	}
 	return s

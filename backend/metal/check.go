@@ -104,6 +104,9 @@ func checkLayer(l *compute.LayerCall) error {
 		if row.Cache < 0 || row.Cache >= len(l.Caches) || row.Position < 0 || row.Position >= l.Caches[row.Cache].Capacity || row.Position > math.MaxInt32/2 {
 			return fmt.Errorf("metal: layer %d: row %d has position %d of cache %d, which is not there", l.Index, i, row.Position, row.Cache)
 		}
+		if row.TieSpan != 0 && (row.TieSpan <= row.Position || row.TieSpan > math.MaxInt32/2) {
+			return fmt.Errorf("metal: layer %d: row %d at position %d settles ties over %d positions", l.Index, i, row.Position, row.TieSpan)
+		}
 	}
 	err := first(checkFloats("x", l.X, rows, c.Hidden), checkFloats("the cosines", l.Cos, rows, c.RoPE.Dim/2), checkFloats("the sines", l.Sin, rows, c.RoPE.Dim/2),
 		checkVector("the attention norm", w.InputNorm, c.Hidden), checkVector("the feed-forward norm", w.PostNorm, c.Hidden))

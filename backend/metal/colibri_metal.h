@@ -118,7 +118,7 @@ typedef struct coli_layer_shape {
     uint32_t index_full;                          // this layer computes its own selection
     uint32_t sparse, inner;                       // inner: width of the dense network or of the shared experts, 0 without
     uint32_t experts, per_token, groups, top_groups, sigmoid, normalise;
-    float epsilon, scale, clip, route_scale;
+    float epsilon, latent_epsilon, scale, clip, route_scale; // latent_epsilon: of the norms of the query and key-value latents
 } coli_layer_shape;
 
 typedef struct coli_layer_weights {
@@ -133,7 +133,7 @@ typedef struct coli_layer_weights {
 } coli_layer_weights;
 
 typedef struct coli_row {
-    uint32_t position, cache;
+    uint32_t position, cache, tie_span;
 } coli_row;
 typedef struct coli_cache {
     float *latent, *rope, *index, *keys, *values;

@@ -13,6 +13,7 @@ import (
 
 	"colibri/backend/compute"
 	"colibri/backend/container"
+	"colibri/backend/cpu"
 )
 
 // A layer in double precision, from compute.LayerCall's description: not absorbed, no chunks, no phases.
@@ -124,7 +125,7 @@ func referenceMLA(l *compute.LayerCall, out *expected, h []float64) []float64 {
 	rope, head := c.RoPE.Dim, a.NopeDim+c.RoPE.Dim
 	low := h
 	if a.QueryRank > 0 {
-		low = normalised(product(&w.QueryA, h), w.QueryANorm, float64(c.NormEpsilon))
+		low = normalised(product(&w.QueryA, h), w.QueryANorm, float64(a.LatentNormEpsilon))
 	}
 	query, kv := product(&w.QueryB, low), product(&w.KVA, h)
 	full := a.Index.Heads > 0 && a.Index.Full[l.Index]
@@ -135,7 +136,7 @@ func referenceMLA(l *compute.LayerCall, out *expected, h []float64) []float64 {
 	for r, at := range l.Rows {
 		cos, sin := rowAngles(l, r)
 		cache := &out.caches[at.Cache]
-		copy(cache.latent[at.Position*a.KVRank:], normalised(kv[r*(a.KVRank+rope):r*(a.KVRank+rope)+a.KVRank], w.KVANorm, float64(c.NormEpsilon)))
+		copy(cache.latent[at.Position*a.KVRank:], normalised(kv[r*(a.KVRank+rope):r*(a.KVRank+rope)+a.KVRank], w.KVANorm, float64(a.LatentNormEpsilon)))
 		key := slices.Clone(kv[r*(a.KVRank+rope)+a.KVRank : (r+1)*(a.KVRank+rope)])
 		rotate(key, cos, sin, c.RoPE.Interleaved)
 		copy(cache.rope[at.Position*rope:], key)
@@ -360,7 +361,7 @@ func referenceRoute(m *container.MoE, logits []float64, bias []float32) ([]int32
 func mla() *container.Config {
 	return &container.Config{
 		Hidden: 128, NormEpsilon: 1e-5, DenseInner: 96, Sparse: []bool{false, true},
-		Attention: container.Attention{Kind: container.MLA, Heads: 6, Scale: 0.2, QueryRank: 72, KVRank: 64, NopeDim: 24, ValueDim: 40,
+		Attention: container.Attention{Kind: container.MLA, Heads: 6, Scale: 0.2, QueryRank: 72, KVRank: 64, NopeDim: 24, ValueDim: 40, LatentNormEpsilon: 1e-3,
 			Index: container.Indexer{Heads: 5, HeadDim: 32, TopK: 16, Full: []bool{true, true}}},
 		RoPE: container.RoPE{Dim: 16, Interleaved: true},
 		MoE:  container.MoE{Experts: 20, PerToken: 4, Inner: 64, SharedInner: 48, Scoring: container.Sigmoid, SelectionBias: true, Groups: 4, TopGroups: 2, Normalise: true, Scale: 2.5},
@@ -667,6 +668,54 @@ func TestLongCallsMayBeCutAnywhere(t *testing.T) {
 	}
 }
 
+// Equal index scores go to the lower position, or where a row asks for it to those that the reference implementation keeps; NaN is
+// chosen last. The index weights are zero except where a case wants scores, so ties abound.
+func TestSelectionSettlesTies(t *testing.T) {
+	b := open(t)
+	processor, err := cpu.New(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer processor.Close()
+	a := newArena(t, b, 64<<20)
+	for seed := range uint64(12) {
+		c := mla()
+		rng := newQuietRand(seed, 17)
+		a.used = 0
+		w := a.layerWeights(rng, c, 1, one(encodings[0]))
+		var rows []compute.Row
+		for _, r := range rowsAt(0, 20+int(seed)*7, 5) {
+			r.TieSpan = []int{0, r.Position + 1, 130}[seed%3]
+			rows = append(rows, r)
+		}
+		l := a.layerCall(rng, c, 1, w, rows, 1, 130)
+		dim := c.Attention.Index.HeadDim
+		for p := range rows[0].Position {
+			switch key := l.Caches[0].Index[p*dim : (p+1)*dim]; rng.IntN(3) {
+			case 0:
+				copy(key, l.Caches[0].Index[:dim]) // duplicates
+			case 1:
+				clear(key) // a score of exactly 0
+			}
+			if seed%4 == 3 && p%5 == 0 {
+				l.Caches[0].Index[p*dim] = float32(math.NaN())
+			}
+		}
+		other := *l
+		other.X, other.Selection = slices.Clone(l.X), &compute.Selection{Counts: make([]int32, len(rows)), Positions: make([]int32, len(rows)*c.Attention.Index.TopK)}
+		if err := b.Layer(l); err != nil {
+			t.Fatal(err)
+		}
+		selected := slices.Clone(l.Selection.Positions)
+		if err := processor.Layer(&other); err != nil { // the caches' entries are written again with the same numbers
+			t.Fatal(err)
+		}
+		if !slices.Equal(l.Selection.Counts, other.Selection.Counts) || !slices.Equal(selected, other.Selection.Positions) {
+			t.Fatalf("seed %d, rows %v: the GPU selects %v, the processor %v", seed, rows, selected, other.Selection.Positions)
+		}
+	}
+}
+
 // Contexts of many chunks, and ones where chunks grow.
 func TestLongContexts(t *testing.T) {
 	b := open(t)
@@ -687,7 +736,7 @@ func TestLayerAtModelShape(t *testing.T) {
 	b := open(t)
 	a := newArena(t, b, 512<<20)
 	c := &container.Config{Hidden: 6144, NormEpsilon: 1e-5, Sparse: []bool{true},
-		Attention: container.Attention{Kind: container.MLA, Heads: 64, Scale: 1.0 / 16, QueryRank: 2048, KVRank: 512, NopeDim: 192, ValueDim: 256,
+		Attention: container.Attention{Kind: container.MLA, Heads: 64, Scale: 1.0 / 16, QueryRank: 2048, KVRank: 512, NopeDim: 192, ValueDim: 256, LatentNormEpsilon: 1e-6,
 			Index: container.Indexer{Heads: 32, HeadDim: 128, TopK: 2048, Full: []bool{true}}},
 		RoPE: container.RoPE{Dim: 64, Interleaved: true}, MoE: container.MoE{Experts: 256, PerToken: 8, Inner: 2048, SharedInner: 2048, Scoring: container.Sigmoid, SelectionBias: true, Groups: 1, TopGroups: 1, Normalise: true, Scale: 2.5}}
 	rng := newQuietRand(52, 52)

@@ -35,21 +35,22 @@ static uint32_t attend_rows(const coli_layer_shape *s, uint32_t rows, uint32_t p
 }
 
 // Everything a part needs, in the order it is taken. Counts are floats per row.
-static uint64_t row_floats(const coli_layer_shape *s, uint32_t positions) {
+static uint64_t row_floats(const coli_layer_shape *s, uint32_t positions, uint32_t span) {
     uint64_t n = (uint64_t)s->hidden * 2 + (uint64_t)s->heads * query_dim(s) * 2 + value_width(s);
     if (s->latent) {
         n += (uint64_t)s->query_rank * 2 + s->kv_rank + s->rope + (uint64_t)s->heads * s->kv_rank * 2;
     } else {
         n += (uint64_t)s->key_heads * s->head_dim * 3;
     }
-    if (indexes(s)) n += (uint64_t)s->index_heads * s->index_dim * 2 + s->index_dim + s->index_heads + positions;
+    if (indexes(s)) n += (uint64_t)s->index_heads * s->index_dim * 2 + s->index_dim + s->index_heads + positions + span;
     if (s->index_heads > 0) n += s->index_top_k + 1;
     if (s->sparse) n += s->experts + 2 * (uint64_t)s->per_token;
     return n + s->rope;
 }
 
-static uint64_t part_bytes(const coli_layer_shape *s, uint32_t rows, uint32_t positions) {
-    return row_floats(s, positions) * rows * sizeof(float) + rows * (sizeof(RowInfo) + sizeof(RowTile)) + attend_rows(s, rows, positions) * partial_row_bytes(s, positions) +
+// span: of the longest settling of ties (see RowInfo).
+static uint64_t part_bytes(const coli_layer_shape *s, uint32_t rows, uint32_t positions, uint32_t span) {
+    return row_floats(s, positions, span) * rows * sizeof(float) + rows * (sizeof(RowInfo) + sizeof(RowTile)) + attend_rows(s, rows, positions) * partial_row_bytes(s, positions) +
            coli_network_bytes(rows, s->inner) + 40 * 256;
 }
 
@@ -70,8 +71,8 @@ static uint64_t row_products(const coli_layer_shape *s, uint32_t positions) {
 
 uint64_t coli_metal_scratch_bytes(const coli_layer_shape *shape, uint32_t rows, uint32_t positions) {
     uint32_t fit = rows;
-    while (fit > 1 && part_bytes(shape, fit, positions) > max_part_bytes) fit = divide_up(fit, 2);
-    return part_bytes(shape, fit, positions);
+    while (fit > 1 && part_bytes(shape, fit, positions, positions) > max_part_bytes) fit = divide_up(fit, 2);
+    return part_bytes(shape, fit, positions, positions);
 }
 
 // ---- checks
@@ -167,11 +168,12 @@ typedef struct {
     const coli_layer_weights *w;
     uint32_t first, count;
     uint32_t positions; // of the longest context
+    uint32_t span;      // of the longest settling of ties
     bool many;          // the call has many rows: decides between kernels, whatever the part's size, which timing decides
     bool selects;       // some row's context is longer than the indexer's top_k
     uint64_t x, rows, cos, sin;
     uint64_t normed, query_low, query_low_normed, query, query_rotated, kv, index_query, index_query_rotated, index_key, index_weights;
-    uint64_t counts, positions_list, scores, tiles;
+    uint64_t counts, positions_list, scores, order, tiles;
     uint64_t absorbed, attended, partial, values;
     const RowInfo *info;
     RowTile *tiles_memory;
@@ -232,9 +234,12 @@ static void encode_latent_queries(part *p) {
         if (p->selects) project(p, &w->index_score, "index weights", p->normed, p->index_weights, NULL);
     }
     barrier(p);
-    if (s->query_rank > 0) norm_rows(p, p->query_low, w->query_a_norm, "the norm of query projection a", p->query_low_normed, s->query_rank);
+    if (s->query_rank > 0) {
+        coli_encode_norm(p->submit, p->query_low, coli_floats(p->submit, w->query_a_norm, s->query_rank, "the norm of query projection a"), p->query_low_normed,
+                         s->query_rank, p->count, s->latent_epsilon);
+    }
     transform(p, (HeadParams){.in = p->kv, .in_stride = s->kv_rank + s->rope, .weight = coli_floats(p->submit, w->kv_a_norm, s->kv_rank, "latent norm"),
-                              .dim = s->kv_rank, .norm = HEAD_NORM_RMS, .epsilon = s->epsilon, .cache = 1, .out_stride = s->kv_rank}, 1);
+                              .dim = s->kv_rank, .norm = HEAD_NORM_RMS, .epsilon = s->latent_epsilon, .cache = 1, .out_stride = s->kv_rank}, 1);
     transform(p, (HeadParams){.in = p->kv, .in_stride = s->kv_rank + s->rope, .in_offset = s->kv_rank, .dim = s->rope, .rotated = s->rope, .cache = 2,
                               .out_stride = s->rope}, 1);
     if (index) {
@@ -267,7 +272,7 @@ static void encode_selection(part *p) {
     const coli_layer_shape *s = p->s;
     const coli_constants none = {0};
     const IndexParams i = {.rows = p->rows, .query = p->index_query_rotated, .weights = p->index_weights, .scores = p->scores, .counts = p->counts,
-                           .positions = p->positions_list, .heads = s->index_heads, .dim = s->index_dim, .score_stride = p->positions, .top_k = s->index_top_k,
+                           .positions = p->positions_list, .order = p->order, .order_stride = p->span, .heads = s->index_heads, .dim = s->index_dim, .score_stride = p->positions, .top_k = s->index_top_k,
                            .scale_query = 1 / sqrtf((float)s->index_dim), .scale_heads = 1 / sqrtf((float)s->index_heads)};
     p->submit->products += (uint64_t)s->index_heads * s->index_dim * p->positions * p->count;
     coli_encode(p->submit, KERNEL_INDEX_SCORES, &none, &i, sizeof i, divide_up(p->positions, SCORE_THREADS), p->count, 1);
@@ -457,7 +462,8 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
     for (uint32_t i = 0; i < p->count; i++) {
         const coli_row *row = &rows[p->first + i];
         const coli_cache *c = &caches[row->cache];
-        info[i] = (RowInfo){.position = row->position};
+        info[i] = (RowInfo){.position = row->position, .tie_span = row->tie_span};
+        if (row->tie_span > p->span) p->span = row->tie_span;
         if (s->latent) {
             info[i].cache[0] = coli_floats(p->submit, c->latent, c->capacity * s->kv_rank, "latent cache");
             info[i].cache[1] = coli_floats(p->submit, c->rope, c->capacity * s->rope, "rotated cache");
@@ -499,7 +505,10 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
             p->index_weights = take_rows(p, s->index_heads);
             p->index_query = take_rows(p, (uint64_t)s->index_heads * s->index_dim);
             p->index_query_rotated = take_rows(p, (uint64_t)s->index_heads * s->index_dim);
-            if (p->selects) p->scores = take_rows(p, p->positions);
+            if (p->selects) {
+                p->scores = take_rows(p, p->positions);
+                p->order = take_rows(p, p->span);
+            }
         }
     } else {
         p->kv = take_rows(p, 2 * (uint64_t)s->key_heads * s->head_dim);
@@ -528,11 +537,12 @@ static int check_selection(const coli_layer_call *call, const coli_row *rows, co
 static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin, int32_t *counts,
                     int32_t *positions, int32_t *experts, float *gates, bool network, uint32_t first, uint32_t count, coli_metal_error *error) {
     const coli_layer_shape *s = &call->shape;
-    uint32_t longest = 0;
+    uint32_t longest = 0, span = 0;
     for (uint32_t i = first; i < first + count; i++) {
         if (rows[i].position >= longest) longest = rows[i].position + 1;
+        if (rows[i].tie_span > span) span = rows[i].tie_span;
     }
-    coli_metal_submit *submit = coli_submit_open(metal, part_bytes(s, count, longest), error);
+    coli_metal_submit *submit = coli_submit_open(metal, part_bytes(s, count, longest, span), error);
     if (submit == NULL) return COLI_METAL_MEMORY;
     part p = {.submit = submit, .call = call, .s = s, .w = &call->weights, .first = first, .count = count, .many = call->rows >= GEMM_MIN_ROWS};
     open_part(&p, rows, caches, cos, sin, counts, positions);
@@ -573,15 +583,16 @@ static int run(coli_metal *metal, const coli_layer_call *call, const coli_row *r
     if (status == COLI_METAL_OK && network) status = check_network(call, error);
     if (status == COLI_METAL_OK) status = check_rows(call, rows, caches, error);
     if (status == COLI_METAL_OK) status = check_selection(call, rows, counts, positions, error);
-    uint32_t longest = 0;
+    uint32_t longest = 0, span = 0;
     for (uint32_t i = 0; i < call->rows; i++) {
         if (rows[i].position >= longest) longest = rows[i].position + 1;
+        if (rows[i].tie_span > span) span = rows[i].tie_span;
     }
     for (uint32_t first = 0; status == COLI_METAL_OK && first < call->rows;) {
         uint32_t count = call->rows - first;
         const uint64_t timely = coli_command_buffer_products(metal) / row_products(&call->shape, longest);
         if (timely < count) count = timely < 1 ? 1 : (uint32_t)timely;
-        while (count > 1 && part_bytes(&call->shape, count, longest) > max_part_bytes) count = divide_up(count, 2);
+        while (count > 1 && part_bytes(&call->shape, count, longest, span) > max_part_bytes) count = divide_up(count, 2);
         @autoreleasepool {
             status = run_part(metal, call, rows, caches, cos, sin, counts, positions, experts, gates, network, first, count, error);
         }

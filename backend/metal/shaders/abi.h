@@ -82,7 +82,7 @@ typedef struct Matrix {
 typedef struct RowInfo {
     address_t cache[3];
     uint_t position;
-    uint_t reserved;
+    uint_t tie_span; // see compute.Row.TieSpan; 0: equal index scores go to the lower position
 } RowInfo;
 
 enum MatvecFlags { MATVEC_ADD = 1, MATVEC_BIAS = 2 };
@@ -185,7 +185,9 @@ typedef struct IndexParams {
     address_t rows, query, weights; // query [rows, heads, dim] rotated, weights [rows, heads]
     address_t scores;               // [rows, score_stride]
     address_t counts, positions;
+    address_t order; // [rows, order_stride], for ties
     uint_t heads, dim, score_stride, top_k;
+    uint_t order_stride, reserved;
     float scale_query, scale_heads;
 } IndexParams;
 

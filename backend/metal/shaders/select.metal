@@ -22,10 +22,61 @@ kernel void index_scores(constant IndexParams &p [[buffer(0)]],
             for (uint h = 0; h < SCORE_HEADS; h++) dots[h] = fma(query[min(h, heads - 1) * p.dim + d], k, dots[h]);
         }
         for (uint h = 0; h < SCORE_HEADS; h++) {
-            if (h < heads) score = fma(weights[h0 + h], max(dots[h] * p.scale_query, 0.0f), score);
+            const float dot = dots[h] * p.scale_query;
+            if (h < heads) score = fma(weights[h0 + h], dot < 0.0f ? 0.0f : dot, score); // NaN stays NaN
         }
     }
     mutable_floats_at(p.scores)[ulong(row) * p.score_stride + position] = score * p.scale_heads;
+}
+
+// What order entry i points at: positions from n on count as −∞.
+inline uint tie_rank(device const float *scores, uint n, device const uint *order, uint i) {
+    return order[i] < n ? order_key(scores[order[i]]) : 0x007FFFFFu; // order_key of −∞
+}
+
+// Puts the `count` best of `span` positions first, in the order in which Hugging Face's implementation on a CPU (torch.topk, by libstdc++'s
+// nth_element) leaves them: which of several equal scores it keeps is an accident of that algorithm, and following it makes results
+// comparable. One thread; only where scores tie at the threshold, which needs all index heads closed at once.
+inline void tie_order(device const float *scores, uint n, uint count, uint span, device uint *order) {
+    for (uint i = 0; i < span; i++) order[i] = i;
+    uint first = 0;
+    uint last = span;
+    while (last - first > 3) {
+        const uint a = first + 1;
+        const uint b = first + (last - first) / 2;
+        const uint c = last - 1;
+        const uint ra = tie_rank(scores, n, order, a);
+        const uint rb = tie_rank(scores, n, order, b);
+        const uint rc = tie_rank(scores, n, order, c);
+        const uint median = ra > rb ? (rb > rc ? b : ra > rc ? c : a) : (ra > rc ? a : rb > rc ? c : b);
+        uint kept = order[first];
+        order[first] = order[median];
+        order[median] = kept;
+        uint low = first + 1;
+        uint high = last;
+        const uint pivot = tie_rank(scores, n, order, first);
+        for (;; low++) {
+            while (tie_rank(scores, n, order, low) > pivot) low++;
+            high--;
+            while (pivot > tie_rank(scores, n, order, high)) high--;
+            if (low >= high) break;
+            kept = order[low];
+            order[low] = order[high];
+            order[high] = kept;
+        }
+        if (low < count) {
+            first = low;
+        } else {
+            last = low;
+        }
+    }
+    for (uint i = first + 1; i < last; i++) {
+        for (uint j = i; j > first && tie_rank(scores, n, order, j) > tie_rank(scores, n, order, j - 1); j--) {
+            const uint kept = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = kept;
+        }
+    }
 }
 
 // The top_k highest scores of a row, as ascending positions. The lowest chosen score is found two bits at a time, then every thread
@@ -90,15 +141,33 @@ kernel void index_select(constant IndexParams &p [[buffer(0)]],
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     uint above_all = 0;
+    uint equal_all = 0;
     for (uint i = 0; i < SELECT_THREADS / LANES; i++) {
         if (i < simdgroup) {
             above_before += counts[2 * i];
             equal_before += counts[2 * i + 1];
         }
         above_all += counts[2 * i];
+        equal_all += counts[2 * i + 1];
     }
     const uint wanted = p.top_k - above_all; // of the equal ones, the first in position
     device uint *chosen = mutable_uints_at(p.positions) + ulong(row) * p.top_k;
+    if (equal_all > wanted && info->tie_span >= positions) {
+        if (thread_index != 0) return;
+        device uint *order = mutable_uints_at(p.order) + ulong(row) * p.order_stride;
+        tie_order(scores, positions, p.top_k, info->tie_span, order);
+        const uint mark = 0x80000000u;
+        for (uint i = 0; i < p.top_k; i++) {
+            const uint at = order[i] & ~mark;
+            if (at < positions) order[at] |= mark;
+        }
+        uint k = 0;
+        for (uint t = 0; t < positions; t++) {
+            if (order[t] & mark) chosen[k++] = t;
+        }
+        mutable_uints_at(p.counts)[row] = k;
+        return;
+    }
     for (uint t = begin; t < end; t++) {
         const uint key = order_key(scores[t]);
         if (key > threshold) {
