@@ -19,7 +19,7 @@ static void gate_up(coli_metal_submit *submit, const coli_operand *gate, const c
         coli_encode(submit, KERNEL_EXPERT_GEMM_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, GEMM_OUTPUTS / 2), items, 1);
     } else {
         constants.xrows = rows;
-        coli_encode(submit, KERNEL_EXPERT_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, MATVEC_SIMDGROUPS * GATE_ROWS), items, 1);
+        coli_encode(submit, KERNEL_EXPERT_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, MATVEC_SIMDGROUPS * gate_rows(gate->format, up->format, rows)), items, 1);
     }
 }
 
@@ -29,7 +29,7 @@ static void down(coli_metal_submit *submit, const coli_operand *w, ExpertParams 
         coli_encode(submit, KERNEL_EXPERT_GEMM_DOWN, &constants, &p, sizeof p, divide_up(p.hidden, GEMM_OUTPUTS), items, 1);
     } else {
         constants.xrows = rows;
-        coli_encode(submit, KERNEL_EXPERT_DOWN, &constants, &p, sizeof p, divide_up(p.hidden, MATVEC_SIMDGROUPS * MATVEC_ROWS), items, 1);
+        coli_encode(submit, KERNEL_EXPERT_DOWN, &constants, &p, sizeof p, divide_up(p.hidden, MATVEC_SIMDGROUPS * down_rows(w->format, rows)), items, 1);
     }
 }
 

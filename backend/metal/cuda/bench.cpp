@@ -249,8 +249,8 @@ int main(int count, char **arguments) {
         p.items = upload(items), p.pairs = upload(pairs), p.input = input, p.inner = innerRows, p.output = output, p.hidden = hidden, p.inner_width = inner;
         auto block = [&](uint32_t set) {
             p.first_item = set * experts;
-            launch(gateUp, p, up(inner, MATVEC_SIMDGROUPS * GATE_ROWS), experts, MATVEC_SIMDGROUPS * LANES);
-            launch(down, p, up(hidden, MATVEC_SIMDGROUPS * MATVEC_ROWS), experts, MATVEC_SIMDGROUPS * LANES);
+            launch(gateUp, p, up(inner, MATVEC_SIMDGROUPS * gate_rows(format.id, format.id, 1)), experts, MATVEC_SIMDGROUPS * LANES);
+            launch(down, p, up(hidden, MATVEC_SIMDGROUPS * down_rows(format.id, 1)), experts, MATVEC_SIMDGROUPS * LANES);
         };
         double time = seconds([&] { for (uint32_t s = 0; s < sets; s++) block(s); }) / sets;
         if (format.id != FORMAT_F32) printf("%-10s moe_block 8 × 6144 × 2048: %6.1f µs, %5.0f GB/s, %3.0f %% of copy\n", format.name, time * 1e6, bytes / time / 1e9, 100 * bytes / time / copyRate);
@@ -287,7 +287,7 @@ int main(int count, char **arguments) {
         auto projection = [&](const Weight &w) {
             MatvecParams m = {};
             m.w = w.matrix, m.x = wide, m.y = y, m.x_stride = w.matrix.columns, m.y_stride = w.matrix.rows, m.count = 1, m.outputs = w.matrix.rows;
-            launch(matvec, m, up(w.matrix.rows, MATVEC_SIMDGROUPS * MATVEC_ROWS), 1, MATVEC_SIMDGROUPS * LANES);
+            launch(matvec, m, up(w.matrix.rows, MATVEC_ROWS), 1, MATVEC_SIMDGROUPS * LANES);
         };
         time = seconds([&] { for (auto &layer : layers) for (const Weight &w : layer) projection(w); }) / 2;
         printf("%-10s projections of a layer, in turn: %6.1f µs, %5.0f GB/s, %3.0f %% of copy\n", format.name, time * 1e6, layerBytes / time / 1e9, 100 * layerBytes / time / copyRate);

@@ -2,12 +2,15 @@
 // This text is C for the host and the first part of the shader source for the GPU, so that the two cannot differ.
 // Addresses are GPU addresses (a buffer's gpuAddress plus an offset); every struct is a multiple of 8 bytes.
 #ifdef COLI_HOST
+#include <stdbool.h>
 #include <stdint.h>
 typedef uint64_t address_t;
 typedef uint32_t uint_t;
+#define COLI_INLINE static inline
 #else
 typedef ulong address_t;
 typedef uint uint_t;
+#define COLI_INLINE inline
 #endif
 
 // Formats carry the numbers of container.Format.
@@ -23,13 +26,18 @@ enum WeightFormat {
     FORMAT_FP8_BLOCK128 = 9
 };
 
-// A unit is eight consecutive columns of a weight row: what one lane reads at a time. No format changes its scale within one.
+// A unit is eight consecutive columns of a weight row, a pair two units. No format changes its scale within a pair.
 enum Geometry {
     LANES = 32,
     UNIT_COLUMNS = 8,
+    UNIT_MAX_WORDS = 8,
+    PAIR_COLUMNS = 16,
     MATVEC_SIMDGROUPS = 4,   // per threadgroup, in matvec, expert_gate_up and expert_down
-    MATVEC_ROWS = 4,         // weight rows per SIMD-group in matvec and expert_down
-    GATE_ROWS = 2,           // weight rows per SIMD-group and matrix in expert_gate_up
+    MATVEC_ROWS = 4,         // weight rows per threadgroup in matvec, whose SIMD-groups share the columns
+    GATE_ROWS = 2,           // weight rows per SIMD-group and matrix in expert_gate_up: see gate_rows
+    GATE_ROWS_FEW = 4,
+    DOWN_ROWS = 4,           // weight rows per SIMD-group in expert_down: see down_rows
+    DOWN_ROWS_FEW = 8,
     MAX_XROWS = 4,           // activation rows that share one reading of the weights
     NORM_THREADS = 256,      // rms_norm
     ELEMENT_THREADS = 256,   // combine, embed
@@ -51,6 +59,16 @@ enum Geometry {
     GEMM_ROWS = 32,          // by activation rows
     GEMM_DEPTH = 32          // by columns at a time
 };
+
+// Weights of few bits need many rows a SIMD-group, to pay for the activations' reads; with several activation rows, or wider weights,
+// registers would not hold them.
+COLI_INLINE bool few_bits(uint_t format) {
+    return format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP || format == FORMAT_INT2_ROW || format == FORMAT_INT3_GROUP64;
+}
+COLI_INLINE uint_t gate_rows(uint_t gate, uint_t up, uint_t xrows) {
+    return few_bits(gate) && few_bits(up) && xrows == 1 ? (uint_t)GATE_ROWS_FEW : (uint_t)GATE_ROWS;
+}
+COLI_INLINE uint_t down_rows(uint_t format, uint_t xrows) { return few_bits(format) && xrows == 1 ? (uint_t)DOWN_ROWS_FEW : (uint_t)DOWN_ROWS; }
 
 // Indexes of the function constants (see common.metal).
 enum FunctionConstant {

@@ -1,12 +1,12 @@
 // What every kernel shares: function constants, addresses, reading weights, reductions.
 //
-// A weight row is read in units of eight columns, one unit per lane and step, so that 32 lanes read consecutive bytes. raw8 gives
-// the stored numbers without unpacking shifts where it can: a nibble is masked in place and comes out multiplied by 16^k;
-// the activations are divided by the same power of two beforehand (prepare8), which is exact and is paid once for all
-// weight rows of a SIMD-group. The format's zero point (8 for four bits) is subtracted as zero · Σx.
+// A weight row is read in units of eight columns, or two at a time (a pair: 8 bytes of int4, 16 of int8), one a lane and step, so
+// that 32 lanes read consecutive bytes. Unpacking shifts little: a nibble is masked in place and comes out multiplied by 16^k;
+// the activations are divided by the same power of two beforehand (load_activations), which is exact and is paid once for
+// all weight rows of a SIMD-group.
 //
-// WHOLE tells that columns are a multiple of 8 and that weights and activations are 16-byte aligned; otherwise weights are
-// read byte by byte. Both paths add in the same order.
+// WHOLE tells that columns are a multiple of PAIR_COLUMNS and that weights and activations are 16-byte aligned; otherwise weights
+// are read byte by byte. Both paths add in the same order.
 #include <metal_stdlib>
 using namespace metal;
 
@@ -40,12 +40,6 @@ inline float from_fp8(uint bits) {
 inline float from_bf16(uint bits) { return as_type<float>(bits << 16); }
 inline float from_f16(uint bits) { return float(as_type<half>(ushort(bits))); }
 
-inline float zero_of(uint format) {
-    if (format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP) return 8.0f;
-    if (format == FORMAT_INT3_GROUP64) return 4.0f;
-    if (format == FORMAT_INT2_ROW) return 2.0f;
-    return 0.0f;
-}
 inline bool scale_per_row(uint format) {
     return format == FORMAT_INT8_ROW || format == FORMAT_INT4_ROW || format == FORMAT_INT2_ROW;
 }
@@ -53,74 +47,123 @@ inline bool scale_per_group(uint format) {
     return format == FORMAT_INT4_GROUP || format == FORMAT_INT3_GROUP64 || format == FORMAT_FP8_BLOCK128;
 }
 
-// The stored number in one column, read byte by byte.
+// The number in one column before its scale, read byte by byte.
 inline float raw_at(uint format, device const uchar *row, uint column) {
     if (format == FORMAT_F32) return reinterpret_cast<device const float *>(row)[column];
     if (format == FORMAT_BF16) return from_bf16(uint(row[2 * column]) | uint(row[2 * column + 1]) << 8);
     if (format == FORMAT_F16) return from_f16(uint(row[2 * column]) | uint(row[2 * column + 1]) << 8);
     if (format == FORMAT_INT8_ROW) return float(int(uint(row[column]) << 24) >> 24);
     if (format == FORMAT_FP8_BLOCK128) return from_fp8(uint(row[column]));
-    if (format == FORMAT_INT2_ROW) return float((uint(row[column / 4]) >> (2 * (column & 3))) & 3u);
+    if (format == FORMAT_INT2_ROW) return float((uint(row[column / 4]) >> (2 * (column & 3))) & 3u) - 2.0f;
     if (format == FORMAT_INT3_GROUP64) {
         device const uchar *group = row + (column / 64) * 24;
         const uint k = column & 63;
-        return float(((uint(group[k >> 2]) >> (2 * (k & 3))) & 3u) | ((uint(group[16 + (k >> 3)]) >> (k & 7)) & 1u) << 2);
+        return float(((uint(group[k >> 2]) >> (2 * (k & 3))) & 3u) | ((uint(group[16 + (k >> 3)]) >> (k & 7)) & 1u) << 2) - 4.0f;
     }
-    return float((uint(row[column / 2]) >> (4 * (column & 1))) & 15u);
+    return float((uint(row[column / 2]) >> (4 * (column & 1))) & 15u) - 8.0f;
 }
 
-// The numbers of one unit; in the whole path those of four and two bits still carry the power of two of their place.
-inline void raw8(uint format, bool whole, device const uchar *row, uint unit, uint columns, thread float *q) {
-    if (!whole) {
-        for (uint k = 0; k < 8; k++) q[k] = unit * 8 + k < columns ? raw_at(format, row, unit * 8 + k) : 0.0f;
-        return;
-    }
+// Words that a unit takes in registers.
+inline uint unit_words(uint format) {
+    if (format == FORMAT_F32) return 8;
+    if (format == FORMAT_BF16 || format == FORMAT_F16) return 4;
+    if (format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP || format == FORMAT_INT2_ROW) return 1;
+    return 2;
+}
+
+// Reads one unit: 2 to 32 bytes.
+inline void load_unit(uint format, device const uchar *row, uint unit, thread uint *words) {
     if (format == FORMAT_INT4_GROUP || format == FORMAT_INT4_ROW) {
-        const uint v = *reinterpret_cast<device const uint *>(row + unit * 4);
-        for (uint k = 0; k < 8; k++) q[k] = float(v & (15u << (4 * k)));
-    } else if (format == FORMAT_INT8_ROW) {
+        words[0] = *reinterpret_cast<device const uint *>(row + unit * 4);
+    } else if (format == FORMAT_INT8_ROW || format == FORMAT_FP8_BLOCK128) {
         const uint2 v = *reinterpret_cast<device const uint2 *>(row + unit * 8);
-        for (uint k = 0; k < 4; k++) {
-            q[k] = float(int(v.x << (24 - 8 * k)) >> 24);
-            q[4 + k] = float(int(v.y << (24 - 8 * k)) >> 24);
-        }
-    } else if (format == FORMAT_FP8_BLOCK128) {
-        const uint2 v = *reinterpret_cast<device const uint2 *>(row + unit * 8);
-        for (uint k = 0; k < 4; k++) {
-            q[k] = from_fp8((v.x >> (8 * k)) & 255u);
-            q[4 + k] = from_fp8((v.y >> (8 * k)) & 255u);
-        }
+        words[0] = v.x, words[1] = v.y;
     } else if (format == FORMAT_INT3_GROUP64) {
         device const uchar *group = row + (unit / 8) * 24;
-        const uint low = uint(*reinterpret_cast<device const ushort *>(group + (unit & 7) * 2));
-        const uint high = uint(group[16 + (unit & 7)]);
-        for (uint k = 0; k < 8; k++) q[k] = float(((low >> (2 * k)) & 3u) | ((high >> k) & 1u) << 2);
+        words[0] = uint(*reinterpret_cast<device const ushort *>(group + (unit & 7) * 2));
+        words[1] = uint(group[16 + (unit & 7)]);
     } else if (format == FORMAT_INT2_ROW) {
-        const uint v = uint(*reinterpret_cast<device const ushort *>(row + unit * 2));
-        for (uint k = 0; k < 8; k++) q[k] = float(v & (3u << (2 * k)));
-    } else if (format == FORMAT_F32) {
-        const float4 a = *reinterpret_cast<device const float4 *>(row + unit * 32);
-        const float4 b = *reinterpret_cast<device const float4 *>(row + unit * 32 + 16);
-        q[0] = a.x, q[1] = a.y, q[2] = a.z, q[3] = a.w;
-        q[4] = b.x, q[5] = b.y, q[6] = b.z, q[7] = b.w;
+        words[0] = uint(*reinterpret_cast<device const ushort *>(row + unit * 2));
     } else {
-        const uint4 v = *reinterpret_cast<device const uint4 *>(row + unit * 16);
-        const bool brain = format == FORMAT_BF16;
-        q[0] = brain ? from_bf16(v.x & 0xFFFFu) : from_f16(v.x & 0xFFFFu);
-        q[1] = brain ? from_bf16(v.x >> 16) : from_f16(v.x >> 16);
-        q[2] = brain ? from_bf16(v.y & 0xFFFFu) : from_f16(v.y & 0xFFFFu);
-        q[3] = brain ? from_bf16(v.y >> 16) : from_f16(v.y >> 16);
-        q[4] = brain ? from_bf16(v.z & 0xFFFFu) : from_f16(v.z & 0xFFFFu);
-        q[5] = brain ? from_bf16(v.z >> 16) : from_f16(v.z >> 16);
-        q[6] = brain ? from_bf16(v.w & 0xFFFFu) : from_f16(v.w & 0xFFFFu);
-        q[7] = brain ? from_bf16(v.w >> 16) : from_f16(v.w >> 16);
+        for (uint i = 0; i < unit_words(format) / 4; i++) {
+            const uint4 v = *reinterpret_cast<device const uint4 *>(row + unit * unit_words(format) * 4 + i * 16);
+            words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+        }
+    }
+}
+
+// Reads two consecutive units, the first of which is even, with fewer and wider reads: 4 to 64 bytes.
+inline void load_pair(uint format, device const uchar *row, uint pair, thread uint *words) {
+    if (format == FORMAT_INT4_GROUP || format == FORMAT_INT4_ROW) {
+        const uint2 v = *reinterpret_cast<device const uint2 *>(row + pair * 8);
+        words[0] = v.x, words[1] = v.y;
+    } else if (format == FORMAT_INT8_ROW || format == FORMAT_FP8_BLOCK128) {
+        const uint4 v = *reinterpret_cast<device const uint4 *>(row + pair * 16);
+        words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else if (format == FORMAT_INT3_GROUP64) {
+        device const uchar *group = row + (pair / 4) * 24;
+        const uint low = *reinterpret_cast<device const uint *>(group + (pair & 3) * 4);
+        const uint high = uint(*reinterpret_cast<device const ushort *>(group + 16 + (pair & 3) * 2));
+        words[0] = low, words[1] = high, words[2] = low >> 16, words[3] = high >> 8;
+    } else if (format == FORMAT_INT2_ROW) {
+        words[0] = *reinterpret_cast<device const uint *>(row + pair * 4);
+        words[1] = words[0] >> 16;
+    } else {
+        load_unit(format, row, pair * 2, words);
+        load_unit(format, row, pair * 2 + 1, words + unit_words(format));
+    }
+}
+
+// A small number in the low bits of 2^23 as a float: subtracting what is there without it leaves the number exactly, and
+// with it the zero point. A conversion would be the slower instruction.
+inline float from_bits(uint bits, float zero) { return as_type<float>(0x4B000000u | bits) - (8388608.0f + zero); }
+
+// The numbers of a unit; those of four and two bits still carry the power of two of their place.
+inline void unpack_unit(uint format, thread const uint *words, thread float *q) {
+    if (format == FORMAT_INT4_GROUP || format == FORMAT_INT4_ROW) {
+        const uint high = words[0] >> 16;
+        for (uint k = 0; k < 4; k++) {
+            q[k] = from_bits(words[0] & (15u << (4 * k)), float(8u << (4 * k)));
+            q[4 + k] = from_bits(high & (15u << (4 * k)), float(8u << (4 * k)));
+        }
+    } else if (format == FORMAT_INT8_ROW) {
+        for (uint k = 0; k < 4; k++) {
+            q[k] = from_bits(((words[0] ^ 0x80808080u) >> (8 * k)) & 255u, 128.0f);
+            q[4 + k] = from_bits(((words[1] ^ 0x80808080u) >> (8 * k)) & 255u, 128.0f);
+        }
+    } else if (format == FORMAT_FP8_BLOCK128) {
+        for (uint k = 0; k < 4; k++) {
+            q[k] = from_fp8((words[0] >> (8 * k)) & 255u);
+            q[4 + k] = from_fp8((words[1] >> (8 * k)) & 255u);
+        }
+    } else if (format == FORMAT_INT3_GROUP64) {
+        for (uint k = 0; k < 8; k++) q[k] = from_bits(((words[0] >> (2 * k)) & 3u) | ((words[1] >> k) & 1u) << 2, 4.0f);
+    } else if (format == FORMAT_INT2_ROW) {
+        for (uint k = 0; k < 8; k++) q[k] = from_bits(words[0] & (3u << (2 * k)), float(2u << (2 * k)));
+    } else if (format == FORMAT_F32) {
+        for (uint k = 0; k < 8; k++) q[k] = as_type<float>(words[k]);
+    } else {
+        for (uint k = 0; k < 4; k++) {
+            q[2 * k] = format == FORMAT_BF16 ? from_bf16(words[k] & 0xFFFFu) : from_f16(words[k] & 0xFFFFu);
+            q[2 * k + 1] = format == FORMAT_BF16 ? from_bf16(words[k] >> 16) : from_f16(words[k] >> 16);
+        }
+    }
+}
+
+inline void raw8(uint format, bool whole, device const uchar *row, uint unit, uint columns, thread float *q) {
+    if (whole) {
+        uint words[8];
+        load_unit(format, row, unit, words);
+        unpack_unit(format, words, q);
+    } else {
+        for (uint k = 0; k < 8; k++) q[k] = unit * 8 + k < columns ? raw_at(format, row, unit * 8 + k) : 0.0f;
     }
 }
 
 // The power of two that raw8 leaves in place k of a unit, inverted.
 inline float place_of(uint format, bool whole, uint k) {
     if (!whole) return 1.0f;
-    if (format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP) return 1.0f / float(1u << (4 * k));
+    if (format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP) return 1.0f / float(1u << (4 * (k & 3)));
     if (format == FORMAT_INT2_ROW) return 1.0f / float(1u << (2 * k));
     return 1.0f;
 }
@@ -144,114 +187,148 @@ inline void load8(bool whole, device const float *x, uint unit, uint columns, th
     }
 }
 
-// Turns activations into what raw8's numbers are multiplied with; returns zero · Σx.
-inline float prepare8(uint format, bool whole, thread float *v) {
-    const float zero = zero_of(format);
-    float sum = 0.0f;
-    if (zero != 0.0f) {
-        for (uint k = 0; k < 8; k++) sum += v[k];
-    }
-    for (uint k = 0; k < 8; k++) v[k] *= place_of(format, whole, k);
-    return zero * sum;
-}
-
 // The weights of one unit as numbers, scales included.
 inline void weights8(uint format, uint group_units, bool whole, thread const Matrix &w, uint row, uint unit, thread float *q) {
     raw8(format, whole, bytes_at(w.data) + ulong(row) * w.row_bytes, unit, w.columns, q);
     float scale = 1.0f;
     if (scale_per_row(format)) scale = floats_at(w.scales)[row];
     if (scale_per_group(format)) scale = group_scale(format, group_units, floats_at(w.scales), w.row_groups, row, unit);
-    const float zero = zero_of(format);
-    for (uint k = 0; k < 8; k++) {
-        const bool inside = whole || unit * 8 + k < w.columns;
-        q[k] = inside ? (q[k] * place_of(format, whole, k) - zero) * scale : 0.0f;
-    }
+    for (uint k = 0; k < 8; k++) q[k] = q[k] * place_of(format, whole, k) * scale;
 }
 
-// One unit of XROWS activation rows, ready to be multiplied with weights of a format.
+// One pair of units of XROWS activation rows, ready to be multiplied with weights of a format.
 struct Activations {
-    float v[MAX_XROWS * 8];
-    float zeros[MAX_XROWS];
+    float v[MAX_XROWS * PAIR_COLUMNS];
 };
 
-inline void load_activations(uint format, bool whole, uint columns, device const float *x, thread const uint *offsets, uint unit,
+inline void load_activations(uint format, bool whole, uint columns, device const float *x, thread const uint *offsets, uint pair,
                              thread Activations &a) {
     for (uint t = 0; t < XROWS; t++) {
-        load8(whole, x + offsets[t], unit, columns, a.v + t * 8);
-        a.zeros[t] = prepare8(format, whole, a.v + t * 8);
+        load8(whole, x + offsets[t], pair * 2, columns, a.v + t * PAIR_COLUMNS);
+        load8(whole, x + offsets[t], pair * 2 + 1, columns, a.v + t * PAIR_COLUMNS + 8);
+        for (uint k = 0; k < PAIR_COLUMNS; k++) a.v[t * PAIR_COLUMNS + k] *= place_of(format, whole, k & 7);
     }
 }
 
-// sums[r · MAX_XROWS + t] += one unit of weight row first+r times activation row t. Rows past the last are read as the last
-// and not used.
+// A pair of units of ROWS weight rows as it was read.
+template <uint ROWS> struct Weights {
+    uint words[ROWS * 2 * UNIT_MAX_WORDS];
+    float scales[ROWS];
+};
+
+// Rows past the last are read as the last and not used. Unrolled, as the arrays belong in registers.
 template <uint ROWS>
-inline void multiply_unit(uint format, uint group_units, bool whole, thread const Matrix &w, uint first, uint last, uint unit,
-                          thread const Activations &a, thread float *sums) {
+inline void load_weights(uint format, uint group_units, bool whole, thread const Matrix &w, uint first, uint last, uint pair,
+                         thread Weights<ROWS> &v) {
+#pragma unroll
     for (uint r = 0; r < ROWS; r++) {
         const uint row = min(first + r, last);
-        float q[8];
-        raw8(format, whole, bytes_at(w.data) + ulong(row) * w.row_bytes, unit, w.columns, q);
-        const float scale =
-            scale_per_group(format) ? group_scale(format, group_units, floats_at(w.scales), w.row_groups, row, unit) : 1.0f;
+        if (whole) load_pair(format, bytes_at(w.data) + ulong(row) * w.row_bytes, pair, v.words + r * 2 * UNIT_MAX_WORDS);
+        v.scales[r] =
+            scale_per_group(format) ? group_scale(format, group_units, floats_at(w.scales), w.row_groups, row, pair * 2) : 1.0f;
+    }
+}
+
+// sums[r · MAX_XROWS + t] += one pair of units of weight row first+r times activation row t.
+template <uint ROWS>
+inline void multiply_pair(uint format, bool whole, thread const Matrix &w, uint first, uint last, uint pair, thread const Weights<ROWS> &v,
+                          thread const Activations &a, thread float *sums) {
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++) {
+        float q[PAIR_COLUMNS];
+        if (whole) {
+            unpack_unit(format, v.words + r * 2 * UNIT_MAX_WORDS, q);
+            unpack_unit(format, v.words + r * 2 * UNIT_MAX_WORDS + unit_words(format), q + 8);
+        } else {
+            device const uchar *row = bytes_at(w.data) + ulong(min(first + r, last)) * w.row_bytes;
+            raw8(format, false, row, pair * 2, w.columns, q);
+            raw8(format, false, row, pair * 2 + 1, w.columns, q + 8);
+        }
         for (uint t = 0; t < XROWS; t++) {
-            float dot = -a.zeros[t];
-            for (uint k = 0; k < 8; k++) dot = fma(q[k], a.v[t * 8 + k], dot);
-            sums[r * MAX_XROWS + t] = fma(dot, scale, sums[r * MAX_XROWS + t]);
+            float dot = 0.0f;
+            for (uint k = 0; k < PAIR_COLUMNS; k++) dot = fma(q[k], a.v[t * PAIR_COLUMNS + k], dot);
+            sums[r * MAX_XROWS + t] = fma(dot, v.scales[r], sums[r * MAX_XROWS + t]);
         }
     }
 }
 
-// This lane's share of the products of ROWS weight rows from `first` on with XROWS activation rows.
+// This lane's share of the products of ROWS weight rows from `first` on with XROWS activation rows: pairs begin, begin+step …
 template <uint ROWS>
-inline void multiply_rows(thread const Matrix &w, uint first, uint last, uint lane, device const float *x, thread const uint *offsets,
-                          thread float *sums) {
-    const uint units = (w.columns + 7) / 8;
+inline void multiply_rows(thread const Matrix &w, uint first, uint last, uint begin, uint step, device const float *x,
+                          thread const uint *offsets, thread float *sums) {
+    const uint pairs = (w.columns + PAIR_COLUMNS - 1) / PAIR_COLUMNS;
     for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = 0.0f;
-    uint unit = lane;
-    for (; unit + LANES < units; unit += 2 * LANES) { // two units at a time, for more reads under way
+    uint pair = begin;
+    for (; XROWS == 1 && pair + step < pairs; pair += 2 * step) { // two at a time, for more reads under way
+        Weights<ROWS> v;
+        Weights<ROWS> next;
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair + step, next);
         Activations a;
-        Activations b;
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit + LANES, b);
-        multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
-        multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit + LANES, b, sums);
+        load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair, a);
+        multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair, v, a, sums);
+        load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair + step, a);
+        multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair + step, next, a, sums);
     }
-    if (unit < units) {
+    for (; pair < pairs; pair += step) {
+        Weights<ROWS> v;
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
         Activations a;
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
-        multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
+        load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair, a);
+        multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair, v, a, sums);
     }
 }
 
-// One unit of two weights that multiply the same activations.
+// A pair of units of two weights that multiply the same activations.
 template <uint ROWS>
-inline void multiply_two_units(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint unit, device const float *x,
-                               thread const uint *offsets, thread float *sums, thread float *sums_b) {
+inline void multiply_two_pairs(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint pair, thread const Weights<ROWS> &v,
+                               thread const Weights<ROWS> &v_b, device const float *x, thread const uint *offsets, thread float *sums,
+                               thread float *sums_b) {
     Activations a;
-    load_activations(FORMAT, WHOLE, w.columns, x, offsets, unit, a);
-    multiply_unit<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, unit, a, sums);
-    if (FORMAT_B != FORMAT || WHOLE_B != WHOLE) load_activations(FORMAT_B, WHOLE_B, w.columns, x, offsets, unit, a);
-    multiply_unit<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, unit, a, sums_b);
+    load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair, a);
+    multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair, v, a, sums);
+    if (FORMAT_B != FORMAT || WHOLE_B != WHOLE) load_activations(FORMAT_B, WHOLE_B, w.columns, x, offsets, pair, a);
+    multiply_pair<ROWS>(FORMAT_B, WHOLE_B, w_b, first, last, pair, v_b, a, sums_b);
 }
 
 // multiply_rows for two weights that multiply the same activations.
 template <uint ROWS>
-inline void multiply_two(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint lane, device const float *x,
-                         thread const uint *offsets, thread float *sums, thread float *sums_b) {
-    const uint units = (w.columns + 7) / 8;
+inline void multiply_two(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint begin, uint step,
+                         device const float *x, thread const uint *offsets, thread float *sums, thread float *sums_b) {
+    const uint pairs = (w.columns + PAIR_COLUMNS - 1) / PAIR_COLUMNS;
     for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = sums_b[i] = 0.0f;
-    uint unit = lane;
-    for (; unit + LANES < units; unit += 2 * LANES) {
-        multiply_two_units<ROWS>(w, w_b, first, last, unit, x, offsets, sums, sums_b);
-        multiply_two_units<ROWS>(w, w_b, first, last, unit + LANES, x, offsets, sums, sums_b);
+    uint pair = begin;
+    for (; few_bits(FORMAT) && few_bits(FORMAT_B) && XROWS == 1 && pair + step < pairs; pair += 2 * step) {
+        Weights<ROWS> v;
+        Weights<ROWS> v_b;
+        Weights<ROWS> next;
+        Weights<ROWS> next_b;
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair + step, next);
+        load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, pair, v_b);
+        load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, pair + step, next_b);
+        multiply_two_pairs<ROWS>(w, w_b, first, last, pair, v, v_b, x, offsets, sums, sums_b);
+        multiply_two_pairs<ROWS>(w, w_b, first, last, pair + step, next, next_b, x, offsets, sums, sums_b);
     }
-    if (unit < units) multiply_two_units<ROWS>(w, w_b, first, last, unit, x, offsets, sums, sums_b);
+    for (; pair < pairs; pair += step) {
+        Weights<ROWS> v;
+        Weights<ROWS> v_b;
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
+        load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, pair, v_b);
+        multiply_two_pairs<ROWS>(w, w_b, first, last, pair, v, v_b, x, offsets, sums, sums_b);
+    }
 }
 
-// The product of a row, from its lanes' shares.
-inline float finish_row(uint format, thread const Matrix &w, uint row, float share) {
-    const float sum = simd_sum(share);
-    return scale_per_row(format) ? sum * floats_at(w.scales)[row] : sum;
+// The product of row first+r, from its lanes' shares, in lane r; other lanes are left with a product that is not theirs.
+template <uint ROWS>
+inline float gather_rows(uint format, thread const Matrix &w, uint first, uint last, uint t, uint lane, thread const float *sums) {
+    float mine = 0.0f;
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++) {
+        const float sum = simd_sum(sums[r * MAX_XROWS + t]);
+        mine = lane == r ? sum : mine;
+    }
+    return scale_per_row(format) ? mine * floats_at(w.scales)[min(first + lane, last)] : mine;
 }
 
 // exp of a non-positive number only: no overflow for any argument, and ±0 for ∓∞.
