@@ -153,7 +153,8 @@ func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 	if rows > fewRows {
 		err = m.sweptExperts(ctx, layer, ids, rows)
 	} else {
-		for part := range slices.Chunk(ids, max(1, m.experts.AtOnce(layer))) {
+		// Half of what can be held: the governor may halve it between this question and the request.
+		for part := range slices.Chunk(ids, max(m.config.MoE.PerToken, m.experts.AtOnce(layer)/2)) {
 			if err = m.heldExperts(ctx, layer, part, rows); err != nil {
 				break
 			}

@@ -625,6 +625,10 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 					if got.Stats.DraftTokens == 0 {
 						t.Fatal("nothing was drafted")
 					}
+					// What is kept belongs to the text: nothing of drafts that were wrong.
+					if held, text := b.Tokens(), slices.Concat(prompt, got.IDs); len(held) < len(text)-1 || !slices.Equal(held[:len(text)-1], text[:len(text)-1]) {
+						t.Fatalf("the session holds %v of %v", held, text)
+					}
 					accepted += got.Stats.AcceptedTokens
 					prompt = slices.Concat(prompt, want.IDs)
 					if turn == 1 {
