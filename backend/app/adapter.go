@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"colibri/backend/chat"
 	"colibri/backend/container"
@@ -34,7 +36,7 @@ func (realEngine) Describe(ctx context.Context, dir string, memoryBytes int64) (
 
 func (realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int64, progress func(string, float64)) (Model, error) {
 	m, err := engine.Load(ctx, dir, engine.Options{
-		Backend: backend, MemoryBytes: memoryBytes,
+		Backend: backend, MemoryBytes: memoryBytes, History: true,
 		Progress: func(p engine.Progress) {
 			progress("Reading the weights", float64(p.DoneBytes)/float64(max(p.TotalBytes, 1)))
 		},
@@ -55,7 +57,20 @@ func (realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &realModel{model: m, template: template, session: session}, nil
+	return &realModel{model: m, template: template, session: session, kept: keptConversations()}, nil
+}
+
+// keptConversationsBytes is room for a few dozen long conversations of a large model (180 KB a token).
+const keptConversationsBytes = 8 << 30
+
+// keptConversations is where keys and values are kept between answers and starts, so that a conversation goes on without being
+// computed again. The system may empty its cache folder at any time; that costs time, no words.
+func keptConversations() engine.KVStore {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	return engine.KVStore{Dir: filepath.Join(cache, "Colibri", "kv"), LimitBytes: keptConversationsBytes}
 }
 
 // realModel is a loaded model with the one session that all conversations share: it keeps what consecutive prompts have in common.
@@ -63,6 +78,7 @@ type realModel struct {
 	model    *engine.Model
 	template *chat.Template
 	session  *engine.Session
+	kept     engine.KVStore
 }
 
 func (m *realModel) Backend() string           { return m.model.Backend() }
@@ -80,6 +96,10 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 	if err != nil {
 		return Answered{}, err
 	}
+	// Without the kept conversation the answer is the same, later: the reason is told, and the answer goes on.
+	if _, err := m.session.ResumeKV(ctx, m.kept, p.IDs); err != nil && ctx.Err() == nil {
+		m.model.Recorder().Notice(err.Error())
+	}
 	result, err := m.session.Generate(ctx, engine.Request{
 		Prompt: p.IDs, MaxTokens: r.Sampling.MaxTokens, StopIDs: p.StopIDs,
 		ThinkingOpen: p.ThinkingOpen, ThinkStartID: p.ThinkStartID, ThinkEndID: p.ThinkEndID,
@@ -91,6 +111,9 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 	}, func(piece engine.Piece) error {
 		return emit(Token{Text: piece.Text, Thinking: piece.Thinking, Notice: piece.Notice})
 	})
+	if saveErr := m.session.SaveKV(context.WithoutCancel(ctx), m.kept, ""); saveErr != nil {
+		m.model.Recorder().Notice(saveErr.Error())
+	}
 	s := result.Stats
 	out := Answered{
 		PromptTokens: result.PromptTokens, ReusedTokens: result.ReusedTokens, Tokens: len(result.IDs),
