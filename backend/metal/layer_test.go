@@ -668,6 +668,56 @@ func TestLongCallsMayBeCutAnywhere(t *testing.T) {
 	}
 }
 
+// The router's choice is exact: equal scores go to the lower id, NaN ranks below every number, in groups too.
+func TestRoutingSettlesTiesAndNaN(t *testing.T) {
+	b := open(t)
+	a := newArena(t, b, 64<<20)
+	for i, m := range []container.MoE{
+		{Experts: 8, PerToken: 2, Scoring: container.Softmax, Groups: 1, TopGroups: 1, Normalise: true, Scale: 1},
+		{Experts: 257, PerToken: 8, Scoring: container.Sigmoid, SelectionBias: true, Groups: 1, TopGroups: 1, Normalise: true, Scale: 2.5},
+		{Experts: 256, PerToken: 8, Scoring: container.Sigmoid, Groups: 8, TopGroups: 4, Normalise: true, Scale: 2.5},
+		{Experts: 168, PerToken: 6, Scoring: container.Sigmoid, SelectionBias: true, Groups: 4, TopGroups: 1, Scale: 1},
+		{Experts: 24, PerToken: 24, Scoring: container.Sigmoid, Groups: 24, TopGroups: 24, Scale: 1},
+	} {
+		for _, kind := range []string{"random", "all equal", "three levels", "NaN", "all NaN"} {
+			c := gqa()
+			m.Inner = 64
+			c.MoE = m
+			rng := newQuietRand(uint64(i), 21)
+			a.used = 0
+			w := a.layerWeights(rng, c, 1, one(encodings[0]))
+			router := unsafe.Slice((*float32)(unsafe.Pointer(&w.Router.Data[0])), m.Experts*c.Hidden)
+			bias := w.RouterBias
+			for e := range m.Experts {
+				row := router[e*c.Hidden : (e+1)*c.Hidden]
+				copied := map[string]int{"all equal": 0, "three levels": rng.IntN(min(3, m.Experts))}
+				if from, ok := copied[kind]; ok {
+					copy(row, router[from*c.Hidden:(from+1)*c.Hidden])
+					if bias != nil {
+						bias[e] = bias[from]
+					}
+				}
+				if kind == "all NaN" || kind == "NaN" && rng.IntN(3) == 0 && m.Scoring == container.Sigmoid {
+					row[0] = float32(math.NaN())
+				}
+			}
+			l := a.layerCall(rng, c, 1, w, rowsAt(0, 3, 4), 1, 8)
+			want := reference(l)
+			if err := b.Layer(l); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(l.Experts, want.experts) {
+				t.Fatalf("%d experts, %s: %v chosen, %v expected", m.Experts, kind, l.Experts, want.experts)
+			}
+			for j, g := range want.gates {
+				if (g != g) != (l.Gates[j] != l.Gates[j]) || math.Abs(g-float64(l.Gates[j])) > 1e-4 {
+					t.Fatalf("%d experts, %s: gate %d is %g, %g expected", m.Experts, kind, j, l.Gates[j], g)
+				}
+			}
+		}
+	}
+}
+
 // Equal index scores go to the lower position, or where a row asks for it to those that the reference implementation keeps; NaN is
 // chosen last. The index weights are zero except where a case wants scores, so ties abound.
 func TestSelectionSettlesTies(t *testing.T) {

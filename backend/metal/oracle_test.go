@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"colibri/backend/bundled"
 	"colibri/backend/compute"
 	"colibri/backend/engine"
 	"colibri/backend/metal"
@@ -129,4 +130,26 @@ func TestOraclesGiveTheProcessorsTokens(t *testing.T) {
 			compare(t, gpu, ask(t, dir, "cpu", reference.Prompt, len(reference.Greedy)))
 		})
 	}
+}
+
+// The model that ships, as it ships.
+func TestTheBundledModelGivesTheProcessorsTokens(t *testing.T) {
+	if os.Getenv("COLIBRI_METAL_LONG") == "" {
+		t.Skip("not run: it takes a minute of a processor; COLIBRI_METAL_LONG=1 runs it")
+	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir, err := bundled.Path(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var prompt []int32
+	for i := range int32(40) {
+		prompt = append(prompt, 100+i*i%977)
+	}
+	simulator.Configure(simulator.Options{Collect: true})
+	gpu := ask(t, dir, "metal", prompt, 32)
+	if err := simulator.Check(); err != nil {
+		t.Error(err)
+	}
+	compare(t, gpu, ask(t, dir, "cpu", prompt, 32))
 }
