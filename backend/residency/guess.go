@@ -4,6 +4,12 @@ import "slices"
 
 // guessing keeps the score of speculative reads and switches them off when they do not pay. A wrong guess costs a slot, disk time
 // and memory bandwidth: published gains range from +14 % to −38 %, so nothing is believed that was not measured here and now.
+//
+// Measured: the next layer's router applied to the state that leaves a layer names 69 % of the experts that the bundled model then uses
+// (the likeliest one 85 %, the two likeliest 83 %). A/B on a 4 GB container of random weights under 600 MB, where that router is right in
+// 84 %, four alternating rounds of 60 tokens on a busy two-core machine: the 4 likeliest of 8 read ahead gave 3.69 against 3.40 tokens
+// a second (faster in every round, 7 % fewer misses, 2 % more bytes), all 8 gave 3.34. The same tokens each time. Hence: the surer half
+// of a layer's experts, if at all, and off unless asked for, as a trained model of that size was not at hand.
 type guessing struct {
 	wanted bool  // Options.Guess
 	open   []int // keys whose layers have not had their turn yet; their slots are marked as guessed
@@ -67,16 +73,19 @@ func (s *Store) Guess(layer int, experts []int32) {
 	if err != nil {
 		return // a guess may be wrong in this way too
 	}
+	if s.atWork > 0 || s.queue.waiting() > 0 {
+		return
+	}
 	for _, key := range keys {
 		if s.slots[key] != nil {
 			continue
 		}
-		if s.atWork > 0 || s.queue.waiting() >= len(s.staging) {
-			return
+		if s.queue.waiting() >= len(s.staging) {
+			break
 		}
 		c := s.classOf[key]
 		if s.provide(c, 1); len(c.free) == 0 && s.victim(c, unguessed) == nil {
-			return
+			break
 		}
 		t := s.take(key)
 		t.guessed = true
