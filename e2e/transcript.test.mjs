@@ -1,0 +1,238 @@
+// What a transcript can do to the page: hostile text, long chats, a long answer, and whether everybody can use it.
+
+import assert from 'node:assert/strict';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, describe, it } from 'node:test';
+import { HOSTILE } from './hostile.mjs';
+import { answered, ask, picture, ready, startInBrowser, temporaryFolder, until } from './harness.mjs';
+
+const axeSource = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+/** An export file with one conversation. */
+function exported(title, turns) {
+  const messages = turns.map((text, i) => ({
+    id: `m${i}`, parent: i === 0 ? '' : `m${i - 1}`, role: i % 2 === 0 ? 'user' : 'assistant', text, thinking: '', state: 'done', error: '', created: 1000 + i, receipt: null,
+  }));
+  return JSON.stringify({
+    format: 'colibri-conversations', version: 1,
+    conversations: [{ conversation: { id: 'c', title, head: messages.at(-1).id, created: 1, updated: 2, systemPrompt: '', draft: '', pinned: false, sampling: null }, messages }],
+  });
+}
+
+async function importChat(page, title, turns) {
+  const folder = temporaryFolder();
+  const file = join(folder, 'chat.json');
+  writeFileSync(file, exported(title, turns));
+  await page.evaluate((f) => window.go.main.Dev.Answer(f), file);
+  await page.evaluate(() => window.go.main.Dev.Menu('import'));
+  await page.getByRole('navigation').getByText(title).waitFor();
+  rmSync(folder, { recursive: true });
+}
+const open = (page, title) => page.getByRole('navigation').getByText(title).click();
+
+describe('hostile transcripts', () => {
+  it(`${HOSTILE.length} payloads cause no request, no script, no navigation and no dead bindings`, async () => {
+    const s = await startInBrowser();
+    const { page } = s;
+    try {
+      await ready(page);
+      await page.evaluate(() => (window.harmed = []));
+      page.on('dialog', (d) => {
+        s.errors.push(`a dialog opened: ${d.message()}`);
+        void d.dismiss();
+      });
+      let navigations = 0;
+      page.on('framenavigated', () => navigations++);
+      for (let i = 0; i < HOSTILE.length; i += 20) {
+        const part = HOSTILE.slice(i, i + 20);
+        await importChat(page, `hostile ${i}`, part.flatMap((payload) => [payload, payload]));
+        await open(page, `hostile ${i}`);
+        await page.locator('article').nth(1).waitFor();
+        // Through the whole of it, so that every message is rendered.
+        await page.evaluate(async () => {
+          for (const message of document.querySelectorAll('.message')) {
+            message.scrollIntoView();
+            for (let n = 0; n < 3; n++) await new Promise(requestAnimationFrame);
+          }
+        });
+        await until(() => page.evaluate(() => document.querySelectorAll('.placeholder').length < 3), 'the messages to be rendered');
+        const found = await page.evaluate(() => [...document.querySelectorAll('.markdown *')].filter((e) => /^(script|iframe|img|object|embed|form|input|link|meta|base|style|video|audio)$/i.test(e.tagName) || [...e.attributes].some((a) => /^on/i.test(a.name) || (/^(href|src|action|xlink:href)$/i.test(a.name) && !/^https?:/i.test(a.value)))).map((e) => e.outerHTML));
+        assert.deepEqual(found, [], `payloads from ${i}`);
+        for (const link of await page.locator('.markdown a').all()) {
+          await link.click({ force: true, timeout: 5000 }).catch(() => {});
+          await page.keyboard.press('Escape');
+        }
+      }
+      assert.deepEqual(await page.evaluate(() => window.harmed), [], 'a payload ran');
+      assert.equal(navigations, 0);
+      assert.ok(page.url().startsWith(s.address));
+      const foreign = s.requests.filter((r) => !r.startsWith(s.address) && !r.startsWith(s.address.replace('http', 'ws')));
+      assert.deepEqual(foreign, []);
+      assert.deepEqual(s.errors, []);
+      await picture(page, '20-hostile');
+      assert.ok((await page.evaluate(() => window.go.main.App.About())).version, 'the bindings are dead');
+    } finally {
+      await s.stop();
+    }
+  });
+});
+
+/**
+ * What a frame costs while act runs: the main thread's own processor time, which other programs on the machine do not lengthen, and the
+ * time between frames, which they do.
+ */
+async function frames(page, act) {
+  const cdp = await page.context().newCDPSession(page);
+  await cdp.send('Performance.enable', { timeDomain: 'threadTicks' });
+  const busy = async () => Object.fromEntries((await cdp.send('Performance.getMetrics')).metrics.map((m) => [m.name, m.value]));
+  const before = await busy();
+  await page.evaluate(() => {
+    window.frameTimes = [];
+    let last = performance.now();
+    const tick = (now) => {
+      if (!window.frameTimes) return;
+      window.frameTimes.push(now - last);
+      last = now;
+      requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+  });
+  await act();
+  const later = await busy();
+  const between = await page.evaluate(() => {
+    const times = window.frameTimes.slice(5).sort((a, b) => a - b);
+    window.frameTimes = null;
+    return { count: times.length, median: times[times.length >> 1], p95: times[Math.floor(times.length * 0.95)], longest: times.at(-1) };
+  });
+  const each = (name) => Number((((later[name] - before[name]) * 1000) / between.count).toFixed(2));
+  return { ...between, processorMillis: each('TaskDuration'), script: each('ScriptDuration'), layout: each('LayoutDuration'), style: each('RecalcStyleDuration') };
+}
+
+describe('long transcripts', () => {
+  it('500 messages of 4 KB open at their end, and scroll without losing the place', async () => {
+    const s = await startInBrowser();
+    const { page } = s;
+    try {
+      await ready(page);
+      const words = 'A hummingbird hovers before a flower and drinks. **It** remembers `every` one of them.\n\n'.repeat(46).slice(0, 4096);
+      await importChat(page, 'long chat', Array.from({ length: 500 }, (_, i) => `Number ${i}: ${words}`));
+      const began = Date.now();
+      await open(page, 'long chat');
+      await page.getByText('Number 499:').first().waitFor();
+      const opened = Date.now() - began;
+      const scroll = await frames(page, async () => {
+        for (let i = 0; i < 60; i++) {
+          await page.mouse.move(600, 400);
+          await page.mouse.wheel(0, -400);
+        }
+      });
+      console.log(`500 messages: opened in ${opened} ms; frames while scrolling ${JSON.stringify(scroll)}`);
+      await page.getByRole('button', { name: 'To the end of the conversation' }).click();
+      assert.ok(await page.locator('.scroller').evaluate((e) => e.scrollHeight - e.clientHeight - e.scrollTop < 4), 'the end is not the end');
+      assert.deepEqual(s.errors, []);
+    } finally {
+      await s.stop();
+    }
+  });
+
+  it('an answer of 100 KB with 200 code blocks streams at 200 tokens a second in steady frames', async () => {
+    const folder = temporaryFolder();
+    const file = join(folder, 'answer.md');
+    const block = (i) => `Step ${i} explains how the cache keeps an expert, in *a few* words, with some more to fill the paragraph as a model would.\n\n\`\`\`go\nfunc step${i}(x []float32) float32 {\n\tsum := float32(0)\n\tfor _, v := range x {\n\t\tsum += v * ${i}\n\t}\n\treturn sum // of everything, weighted by ${i}, which makes this line rather long\n}\n\`\`\`\n\n| a | b |\n|---|--:|\n| ${i} | ${i * 2} |\n\n`;
+    const long = Array.from({ length: 200 }, (_, i) => block(i)).join('').padEnd(100_000, 'The end. ');
+    writeFileSync(file, long);
+    process.env.COLIBRI_REPLAY = file;
+    process.env.COLIBRI_REPLAY_RATE = '800';
+    const s = await startInBrowser();
+    delete process.env.COLIBRI_REPLAY;
+    const { page } = s;
+    try {
+      await ready(page);
+      const answer = await ask(page, 'Explain the cache at length.');
+      await until(() => page.evaluate(() => document.querySelectorAll('figure.code').length > 60), 'the first 60 code blocks', 90_000);
+      const steady = await frames(page, () => until(() => page.evaluate(() => document.querySelectorAll('figure.code').length >= 150), 'the next 90', 120_000));
+      console.log(`100 KB answer, streamed at 800 tok/s: frames ${JSON.stringify(steady)}`);
+      // The reader scrolls away while the text still grows.
+      await page.mouse.move(600, 400);
+      await page.mouse.wheel(0, -600);
+      await page.getByRole('button', { name: 'To the end of the conversation' }).waitFor();
+      await page.evaluate(() => new Promise((done) => setTimeout(done, 500))); // the smooth scroll ends
+      const place = await page.locator('.scroller').evaluate((e) => e.scrollTop);
+      await answered(answer, 120_000);
+      const now = await page.locator('.scroller').evaluate((e) => e.scrollTop);
+      assert.ok(Math.abs(now - place) < 3, `the view moved from ${place} to ${now} under a reader who had scrolled away`);
+      assert.deepEqual(s.errors, []);
+      await picture(page, '21-long-answer');
+    } finally {
+      await s.stop();
+      rmSync(folder, { recursive: true });
+    }
+  });
+});
+
+describe('for everybody', () => {
+  for (const { theme, viewport, scale, name } of [
+    { theme: 'light', viewport: { width: 880, height: 560 }, scale: 1, name: '880x560' },
+    { theme: 'dark', viewport: { width: 1280, height: 800 }, scale: 1, name: '1280x800' },
+    { theme: 'light', viewport: { width: 640, height: 400 }, scale: 2, name: '200-percent' }, // 1280x800 at 200 % zoom
+  ]) {
+    it(`axe finds nothing serious, ${name}, ${theme}`, async () => {
+      const s = await startInBrowser({ theme, viewport, scale });
+      const { page } = s;
+      const check = async (what) => {
+        // Evaluated by the debugger, which the content policy does not bind.
+        await page.evaluate(axeSource);
+        const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+        const serious = violations.filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 120)).join(' | ')}`);
+        await picture(page, `30-${name}-${theme}-${what}`);
+        assert.deepEqual(serious, [], what);
+      };
+      try {
+        await ready(page);
+        await check('welcome');
+        await importChat(page, 'everything', ['Show me everything', '# A title\n\nText with *emphasis*, `code` and [a link](https://example.org).\n\n```go\nfunc main() {}\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n$$x^2$$\n\n> quoted']);
+        await open(page, 'everything');
+        await page.locator('figure.code').waitFor();
+        await check('chat');
+        for (const [keys, what] of [['Control+,', 'settings'], ['Control+m', 'models'], ['Control+/', 'shortcuts']]) {
+          await page.keyboard.press(keys);
+          await page.getByRole('dialog').waitFor();
+          await check(what);
+          await page.keyboard.press('Escape');
+          await page.getByRole('dialog').waitFor({ state: 'hidden' });
+        }
+        await page.keyboard.press('Control+i');
+        await page.getByRole('complementary', { name: 'Activity' }).waitFor();
+        await check('activity');
+        // Nothing lies outside the window.
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        assert.ok(overflow <= 0, `the page is ${overflow} pixels too wide`);
+      } finally {
+        await s.stop();
+      }
+    });
+  }
+
+  it('the keyboard alone reaches everything', async () => {
+    const s = await startInBrowser();
+    const { page } = s;
+    try {
+      await ready(page);
+      await importChat(page, 'a chat', ['A question', 'An answer']);
+      await open(page, 'a chat');
+      await page.getByRole('article', { name: 'Answer' }).waitFor();
+      const reached = new Set();
+      for (let i = 0; i < 60; i++) {
+        await page.keyboard.press('Tab');
+        reached.add(await page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent?.trim() ?? ''));
+      }
+      const all = [...reached].join('\n');
+      for (const part of ['Hide the sidebar', 'New chat', 'Search chats', 'a chat', 'Actions for a chat', 'Settings', 'Colibri Mini', 'Memory.', 'Activity', 'Edit and ask again', 'Copy the answer', 'Another answer', 'Your question', 'Instructions and sampling'])
+        assert.ok(all.includes(part), `Tab does not reach “${part}”; it reached:\n${all}`);
+    } finally {
+      await s.stop();
+    }
+  });
+});
