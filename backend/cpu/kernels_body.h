@@ -3,8 +3,13 @@
 
 #include "kernels.h"
 
-#ifdef LANES_PORTABLE
-// One row at a time and loops left to the compiler: everything unrolled takes it minutes and gains nothing.
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define SANITIZED
+#endif
+#endif
+#if defined(LANES_PORTABLE) || defined(SANITIZED) || defined(__SANITIZE_ADDRESS__)
+// Loops left to the compiler: everything unrolled takes it minutes here, and gains nothing.
 #define INLINE static inline
 #define UNROLL
 #else

@@ -267,6 +267,42 @@ func TestRouterTiesAndNaN(t *testing.T) {
 	}
 }
 
+// Equal index scores go to the lower position, and NaN is below every number. Without rotation equal rows have equal keys.
+func TestIndexerTiesAndNaN(t *testing.T) {
+	r := newRandom(t)
+	for _, variant := range variants(t) {
+		b := open(t, 2, variant)
+		for trial := range 20 {
+			c := layerConfigs()[4].config
+			w := newWeights(r, &c, container.Encoding{Format: container.F32}, true)
+			ref := &refLayer{config: &c, w: w, seq: make([]refSequence, 1)}
+			caches := []compute.Cache{newCache(&c, 40)}
+			kinds := [][]float32{normals(r, c.Hidden, 1), normals(r, c.Hidden, 1), normals(r, c.Hidden, 1), make([]float32, c.Hidden)}
+			for i := range kinds[3] {
+				kinds[3][i] = float32(math.NaN())
+			}
+			for p := range 40 {
+				x := kinds[r.IntN(len(kinds))]
+				call := newCall(&c, w, []compute.Row{{Position: p}}, caches, x)
+				for j := range call.Cos {
+					call.Cos[j], call.Sin[j] = 1, 0
+				}
+				if err := b.Layer(call); err != nil {
+					t.Fatal(err)
+				}
+				want := ref.run(call.Rows, call.Cos, call.Sin, widen(x, c.Hidden), nil).selected[0]
+				var got []int
+				for k := range max(call.Selection.Counts[0], 0) {
+					got = append(got, int(call.Selection.Positions[k]))
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s trial %d position %d: %v, want %v", variant, trial, p, got, want)
+				}
+			}
+		}
+	}
+}
+
 func TestLayerRefusesWhatDoesNotFit(t *testing.T) {
 	r := newRandom(t)
 	b := open(t, 1, "")

@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -100,6 +101,44 @@ func TestEmbed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Any shape of any format agrees with float64, and one row at a time with all at once.
+func FuzzLinear(f *testing.F) {
+	for i := range allEncodings {
+		f.Add(uint8(i), uint16(3+i), uint16(60+7*i), uint8(i), uint64(i))
+	}
+	var backends []*Backend
+	for _, variant := range variants(f) {
+		backends = append(backends, open(f, 2, variant))
+	}
+	f.Fuzz(func(t *testing.T, encoding uint8, rows, columns uint16, batch uint8, seed uint64) {
+		e := allEncodings[int(encoding)%len(allEncodings)]
+		nr, nc, n := 1+int(rows)%300, 1+int(columns)%1500, 1+int(batch)%80
+		r := rand.New(rand.NewPCG(seed, 2))
+		w := randomBlock(r, e, nr, nc, 1)
+		x := normals(r, n*nc, 1)
+		numbers := decode(&w)
+		for _, b := range backends {
+			y, one := make([]float32, n*nr), make([]float32, nr)
+			if err := b.Linear(&w, x, y, n); err != nil {
+				t.Fatal(err)
+			}
+			i := r.IntN(n)
+			if err := b.Linear(&w, x[i*nc:(i+1)*nc], one, 1); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(one, y[i*nr:(i+1)*nr]) {
+				t.Fatalf("%s %s [%d, %d]: row %d of %d differs from itself alone", b.Name(), e, nr, nc, i, n)
+			}
+			want, magnitude := multiply(numbers, nr, nc, x[i*nc:])
+			for j := range want {
+				if !(math.Abs(float64(one[j])-want[j]) <= 1e-6*magnitude[j]) {
+					t.Fatalf("%s %s [%d, %d] output %d: %g, want %g", b.Name(), e, nr, nc, j, one[j], want[j])
+				}
+			}
+		}
+	})
 }
 
 func BenchmarkLinear(b *testing.B) {
