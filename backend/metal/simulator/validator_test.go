@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRules runs tests/validator.m, which breaks each rule of the validator on purpose: the program is built beside the library.
+// TestRules runs the cases in tests/, which break each rule of the validator on purpose; their program is built beside the library.
 func TestRules(t *testing.T) {
 	folder := "../../../build/simulator"
 	if sanitized {

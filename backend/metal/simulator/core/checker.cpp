@@ -135,7 +135,7 @@ struct Strict : Checker {
     }
     static std::string place(const msl_u32 *p) { return "(" + std::to_string(p[0]) + ", " + std::to_string(p[1]) + ", " + std::to_string(p[2]) + ")"; }
 
-    void violation(const char *, const uint32_t group[3], uint32_t thread, const std::string &what, const void *site) override {
+    void kernelViolation(const uint32_t group[3], uint32_t thread, const std::string &what, const void *site) override {
         const char *rule = what.find("barrier") != std::string::npos ? "barrier divergence" : "shader";
         if (!seen.insert({rule + what, site}).second) return;
         report(rule, what + " [kernel " + command.pipeline->kernel->name + " of " + work.name() + " at " + describe(site) + ", threadgroup " + place(group) + " thread " + std::to_string(thread) + "]");
@@ -249,7 +249,7 @@ struct Strict : Checker {
             std::lock_guard<std::mutex> lock(s.mutex);
             if (work.resident[i].count(b)) why = s.name() + " held it when the command buffer was committed, and it was removed while the command buffer was in flight";
             else if (s.committed.count(b)) why = "it was added to " + s.name() + " after the command buffer was committed";
-            else if (s.stagedCopy(b)) why = "it was added to " + s.name() + ", but the set was not committed";
+            else if (s.isStaged(b)) why = "it was added to " + s.name() + ", but the set was not committed";
         }
         violation("not resident", access + " at offset " + std::to_string(a.address - b->gpu) + " of " + b->name() + ": " + why, &a, a.site);
     }

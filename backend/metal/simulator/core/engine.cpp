@@ -305,12 +305,6 @@ bool inFlight(Buffer *b) {
     return false;
 }
 
-size_t commandBuffersInFlight() {
-    Gpu &g = gpu();
-    std::lock_guard<std::mutex> lock(g.mutex);
-    return g.inFlight.size();
-}
-
 } // namespace sim
 
 using namespace sim;

@@ -4,7 +4,6 @@
 #include "library.h"
 #include "memory.h"
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -38,7 +37,7 @@ struct ResidencySet {
     std::set<Buffer *> staged, committed;
     std::atomic<int> inside{0};
     std::mutex mutex; // against the GPU's thread
-    bool stagedCopy(Buffer *b) const { return staged.count(b) != 0; }
+    bool isStaged(Buffer *b) const { return staged.count(b) != 0; }
     void add(Buffer *b);
     void remove(Buffer *b);
     void removeAll();
@@ -100,7 +99,6 @@ struct CommandBuffer : std::enable_shared_from_this<CommandBuffer> {
 uint64_t nextId();
 bool bufferInFlight(uint64_t commandBuffer);
 bool inFlight(Buffer *b); // declared with useResource: by a command buffer in flight
-size_t commandBuffersInFlight();
 
 // checker.cpp
 struct Checker;

@@ -69,7 +69,6 @@ struct Worker {
     char *statics;
     bool aborted;
     Outcome outcome;
-    bool reversed = false;
 };
 
 // Static storage, so that the signal handler can read it on any thread.
@@ -145,7 +144,7 @@ void settleBarrier(Group &g) {
     if (!g.atBarrier || g.atBarrier != g.threads - g.finished) return;
     if (g.started < g.threads) return;
     if (g.finished && g.dispatch->checker)
-        g.dispatch->checker->violation(g.dispatch->kernel->name, g.position, g.barrierThread,
+        g.dispatch->checker->kernelViolation(g.position, g.barrierThread,
             "threadgroup_barrier that not all threads reach: " + std::to_string(g.finished) + " of " + std::to_string(g.threads) + " threads have returned", g.barrierSite);
     g.atBarrier = 0;
     g.barriers++;
@@ -196,7 +195,7 @@ void accessFromKernel(const void *address, msl_u64 bytes, msl_u32 kind, const vo
     msl_thread *t = msl_current;
     Group &g = *(Group *)t->group;
     uintptr_t stack = (uintptr_t)fiberOf(t)->stack;
-    Access a{(uintptr_t)address, bytes, kind, site, t, g.dispatch->kernel->name, stack, stack + STACK_BYTES, g.barriers, g.deviceBarriers};
+    Access a{(uintptr_t)address, bytes, kind, site, t, stack, stack + STACK_BYTES, g.barriers, g.deviceBarriers};
     g.dispatch->checker->access(a);
 }
 
@@ -204,7 +203,7 @@ void violationFromKernel(const char *what, const void *site) {
     msl_thread *t = msl_current;
     Group &g = *(Group *)t->group;
     if (!site) site = __builtin_return_address(0);
-    if (g.dispatch->checker) g.dispatch->checker->violation(g.dispatch->kernel->name, g.position, t->index, what, site);
+    if (g.dispatch->checker) g.dispatch->checker->kernelViolation(g.position, t->index, what, site);
     else report("shader", std::string(what) + ": kernel " + g.dispatch->kernel->name + " at " + describe(site));
 }
 
