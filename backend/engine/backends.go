@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 
 	"colibri/backend/compute"
 	"colibri/backend/cpu"
+	"colibri/backend/metal"
 )
 
 // opener starts a backend. Where a machine cannot run it, the error says why.
@@ -20,9 +22,14 @@ var (
 	openers   = map[string]opener{"cpu": func() (compute.Backend, error) { return cpu.New(min(threads(), cpu.MaxThreads)) }}
 )
 
-// RegisterBackend makes a backend available under a name ("metal"). Programs that link one call it at start-up; the engine itself links
-// the CPU only.
-func RegisterBackend(name string, open func() (compute.Backend, error)) {
+// On a Mac whose GPU cannot be used, opening the backend says why; other systems have no Metal to speak of.
+func init() {
+	if runtime.GOOS == "darwin" || metal.Available() {
+		registerBackend("metal", func() (compute.Backend, error) { return metal.Open() })
+	}
+}
+
+func registerBackend(name string, open opener) {
 	openersMu.Lock()
 	defer openersMu.Unlock()
 	openers[name] = open

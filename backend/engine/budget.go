@@ -35,7 +35,13 @@ type budget struct {
 
 // leftForExperts is what the limit leaves them beside reads in flight.
 func (b *budget) leftForExperts(reserved int64) int64 {
-	return b.limitBytes - b.need.WeightBytes - b.need.ScratchBytes - reserved - b.staging
+	return b.limitBytes - b.need.WeightBytes - b.workingBytes() - reserved - b.staging
+}
+
+// workingBytes is the working memory, and what the program itself takes beside what it counts: code, Go's heap, thread stacks. These
+// were 30 MB beside a 4 GB model under a limit of 600 MB; smaller limits are for smaller models, whose headers take less.
+func (b *budget) workingBytes() int64 {
+	return b.need.ScratchBytes + min(b.limitBytes/16, 48<<20)
 }
 
 // automaticLimit is what the program may use when the user has set no limit: see residency.Budget. A machine whose memory is taken at
@@ -85,7 +91,7 @@ func (m *Model) openStore(source *container.Container) error {
 	left := b.leftForExperts(b.reserved)
 	refuse := func(reason error) error {
 		return fmt.Errorf("%s: the memory limit is %s; %s for weights, %s for a first conversation and %s to work in leave %s for experts: %w; raise the limit or choose a smaller model",
-			source.Dir, bytesText(b.limitBytes), bytesText(b.need.WeightBytes), bytesText(b.need.CacheBytes), bytesText(b.need.ScratchBytes), bytesText(max(left, 0)), reason)
+			source.Dir, bytesText(b.limitBytes), bytesText(b.need.WeightBytes), bytesText(b.need.CacheBytes), bytesText(b.workingBytes()), bytesText(max(left, 0)), reason)
 	}
 	if b.experts == 0 {
 		if b.limitBytes > 0 && left < 0 {
@@ -146,7 +152,7 @@ func (m *Model) claimCache(ctx context.Context, bytes int64) error {
 			err = m.store.Resize(ctx, min(left, b.governed)+b.staging)
 		}
 		if err != nil {
-			fixed := b.need.WeightBytes + b.need.ScratchBytes
+			fixed := b.need.WeightBytes + b.workingBytes()
 			return fmt.Errorf("the conversation has no room to grow: %s for conversations and %s for the model leave %s of the limit of %s for experts: %w; raise the limit, or start a new conversation",
 				bytesText(total), bytesText(fixed), bytesText(max(left, 0)), bytesText(b.limitBytes), err)
 		}

@@ -53,7 +53,7 @@ func (b *testBackend) Head(call *compute.HeadCall) error {
 func loadHooked(t *testing.T, dir string, threads int, options Options) (*Model, *testBackend) {
 	t.Helper()
 	var hooked *testBackend
-	RegisterBackend("test", func() (compute.Backend, error) {
+	registerBackend("test", func() (compute.Backend, error) {
 		b, err := cpu.New(threads)
 		hooked = &testBackend{Backend: b}
 		return hooked, err
@@ -463,7 +463,7 @@ func TestUnknownBackends(t *testing.T) {
 }
 
 func TestAutoSaysWhyItRunsOnTheCPU(t *testing.T) {
-	RegisterBackend("metal", func() (compute.Backend, error) { return nil, errors.New("there is no device") })
+	registerBackend("metal", func() (compute.Backend, error) { return nil, errors.New("there is no device") })
 	defer func() {
 		openersMu.Lock()
 		delete(openers, "metal")

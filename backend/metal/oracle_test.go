@@ -12,18 +12,12 @@ import (
 	"testing"
 
 	"colibri/backend/bundled"
-	"colibri/backend/compute"
 	"colibri/backend/engine"
-	"colibri/backend/metal"
 	"colibri/backend/metal/simulator"
 )
 
 // Whole models through the engine, on the GPU and on the processor: the same greedy tokens, the same experts, logits as close as two orders of
 // summation are.
-
-func init() {
-	engine.RegisterBackend("metal", func() (compute.Backend, error) { return metal.Open() })
-}
 
 // modelLimit is max|Δlogit| / max|logit| between the two backends: float32 sums of every layer in two orders; 1.3e-6 was the most seen.
 const modelLimit = 1e-5

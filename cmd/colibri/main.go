@@ -11,20 +11,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
-
-	"colibri/backend/compute"
-	"colibri/backend/engine"
-	"colibri/backend/metal"
 )
-
-// On a Mac whose GPU cannot be used, opening the backend says why; other systems have no Metal to speak of.
-func init() {
-	if runtime.GOOS == "darwin" || metal.Available() {
-		engine.RegisterBackend("metal", func() (compute.Backend, error) { return metal.Open() })
-	}
-}
 
 // command is one verb. run returns nil, a usageError, or the sentence to print.
 type command struct {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// byteSize is a flag value such as 600MB, 8G, 12.5GiB or a plain number of bytes. Units are powers of 1024 with and without
-// the i, as memory is sold.
+// byteSize is a flag value such as 600MB, 8G, 12.5GiB or a plain number of bytes. Units are powers of 1000, with an i powers of 1024: a
+// limit is then never read as more than was meant.
 type byteSize int64
 
 func (s *byteSize) String() string { return formatBytes(int64(*s)) }
@@ -22,16 +22,19 @@ func (s *byteSize) Set(text string) error {
 }
 
 func parseBytes(text string) (int64, error) {
-	t := strings.ToUpper(strings.TrimSpace(text))
-	t = strings.TrimSuffix(strings.TrimSuffix(t, "B"), "I")
-	shift := 0
+	t := strings.TrimSuffix(strings.ToUpper(strings.TrimSpace(text)), "B")
+	base := 1000.0
+	if binary := strings.TrimSuffix(t, "I"); binary != t {
+		t, base = binary, 1024
+	}
+	unit := 1.0
 	if t != "" {
-		if unit := strings.IndexByte("KMGT", t[len(t)-1]); unit >= 0 {
-			shift, t = 10*(unit+1), strings.TrimSpace(t[:len(t)-1])
+		if power := strings.IndexByte("KMGT", t[len(t)-1]); power >= 0 {
+			unit, t = math.Pow(base, float64(power+1)), strings.TrimSpace(t[:len(t)-1])
 		}
 	}
 	number, err := strconv.ParseFloat(t, 64)
-	bytes := number * float64(int64(1)<<shift)
+	bytes := number * unit
 	if err != nil || !(bytes >= 1 && bytes < math.MaxInt64/2) {
 		return 0, fmt.Errorf("%q is not a size; write it like 600MB or 8G", text)
 	}
@@ -39,10 +42,10 @@ func parseBytes(text string) (int64, error) {
 }
 
 func formatBytes(n int64) string {
-	units := []string{"bytes", "KB", "MB", "GB", "TB"}
+	units := []string{"bytes", "kB", "MB", "GB", "TB"}
 	value, unit := float64(n), 0
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
+	for value >= 1000 && unit < len(units)-1 {
+		value, unit = value/1000, unit+1
 	}
 	if unit == 0 {
 		return fmt.Sprintf("%d bytes", n)
