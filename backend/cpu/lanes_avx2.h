@@ -56,7 +56,7 @@ static inline vi vi_int3_high(const uint8_t *p) { return _mm256_cvtepu8_epi32(_m
 // per scales spread over the lanes; per is 2 or 4 here
 static inline vf v_spread(const float *s, int per) {
     if (per == 2) {
-        return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_castpd_ps(_mm_load_sd((const double *)(const void *)s))),
+        return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)s))),
                                         _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
     }
     return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));

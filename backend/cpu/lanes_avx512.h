@@ -63,7 +63,7 @@ static inline vi vi_int3_high(const uint8_t *p) {
 static inline vf v_spread(const float *s, int per) {
     if (per == 2) {
         return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
-                                     _mm512_castps128_ps512(_mm_castpd_ps(_mm_load_sd((const double *)(const void *)s))));
+                                     _mm512_castps128_ps512(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)s))));
     }
     if (per == 4) {
         return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), _mm512_castps128_ps512(_mm_loadu_ps(s)));
