@@ -221,8 +221,8 @@ int cpu_attention(cpu_backend *b, const cpu_layer_call *c, const float *query, f
         for (next = r + 1; next < r + most && c->rows[next].cache == c->rows[r].cache && c->rows[next].position == c->rows[next - 1].position + 1 &&
                            chosen(c, next) < 0;
              next++) {}
-        // Few rows: several heads a unit, which then read the cache once; but some units for every thread.
-        int group = query_block / ((next - r) * share), enough = heads / (2 * threads);
+        // Few rows: several heads a unit, which then read the cache once; but units for every thread.
+        int group = query_block / ((next - r) * share), enough = (heads + threads - 1) / threads;
         if (group > enough) group = enough;
         if (group > query_tile) group = query_tile;
         if (group < 1) group = 1;

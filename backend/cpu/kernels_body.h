@@ -697,10 +697,13 @@ INLINE vf load_part(const float *p, int n) {
     return v_load(part);
 }
 
-INLINE void dot_part(const int Q, const int T, const float *const *q, int q_offset, const float *const *k, int dim, vf acc[4][3]) {
+// positions of a tile of dots: as many sums as keep the multipliers busy for one query; with four queries three are enough
+enum { tile_t = 8 };
+
+INLINE void dot_part(const int Q, const int T, const float *const *q, int q_offset, const float *const *k, int dim, vf acc[4][tile_t]) {
     int c = 0;
     for (; c + LANES <= dim; c += LANES) {
-        vf kv[3];
+        vf kv[tile_t];
         UNROLL for (int t = 0; t < T; t++) kv[t] = v_load(k[t] + c);
         UNROLL for (int i = 0; i < Q; i++) {
             vf qv = v_load(q[i] + q_offset + c);
@@ -717,7 +720,7 @@ INLINE void dot_part(const int Q, const int T, const float *const *q, int q_offs
 
 INLINE void dot_tile(const int Q, const int T, const float *const *q, const float *const *ka, int dim_a, const float *const *kb, int dim_b, float *out,
                      int stride) {
-    vf acc[4][3];
+    vf acc[4][tile_t];
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int t = 0; t < T; t++) acc[i][t] = v_zero();
     dot_part(Q, T, q, 0, ka, dim_a, acc);
     if (dim_b) dot_part(Q, T, q, (dim_a + LANES - 1) / LANES * LANES, kb, dim_b, acc);
@@ -736,7 +739,9 @@ static void scores(const float *const *q, int n, const float *const *ka, int dim
 #endif
     for (; i < n; i++) {
         int t = 0;
-        for (; t + 3 <= positions; t += 3) dot_tile(1, 3, q + i, ka + t, dim_a, kb + t, dim_b, out + i * stride + t, stride);
+#ifndef LANES_PORTABLE
+        for (; t + tile_t <= positions; t += tile_t) dot_tile(1, tile_t, q + i, ka + t, dim_a, kb + t, dim_b, out + i * stride + t, stride);
+#endif
         for (; t < positions; t++) dot_tile(1, 1, q + i, ka + t, dim_a, kb + t, dim_b, out + i * stride + t, stride);
     }
 }
@@ -788,11 +793,11 @@ static float softmax_step(float *s, int n, float *maximum, float *sum) {
 
 INLINE void weigh_tile(const int Q, const int C, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int c,
                        int positions) {
-    vf acc[4][2];
+    vf acc[4][8];
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int j = 0; j < C; j++)
         acc[i][j] = v_mul(v_load(out[i] + c + j * LANES), v_set(factor[i]));
     for (int t = 0; t < positions; t++) {
-        vf vv[2];
+        vf vv[8];
         UNROLL for (int j = 0; j < C; j++) vv[j] = v_load(v[t] + c + j * LANES);
         UNROLL for (int i = 0; i < Q; i++) {
             vf pv = v_set(p[i * stride + t]);
@@ -804,6 +809,11 @@ INLINE void weigh_tile(const int Q, const int C, float *const *out, const float 
 
 INLINE void weigh_rows(const int Q, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int dim, int positions) {
     int c = 0;
+#ifndef LANES_PORTABLE
+    if (Q == 1) {
+        for (; c + 8 * LANES <= dim; c += 8 * LANES) weigh_tile(Q, 8, out, factor, p, stride, v, c, positions);
+    }
+#endif
     for (; c + 2 * LANES <= dim; c += 2 * LANES) weigh_tile(Q, 2, out, factor, p, stride, v, c, positions);
     for (; c + LANES <= dim; c += LANES) weigh_tile(Q, 1, out, factor, p, stride, v, c, positions);
     if (c < dim) {
