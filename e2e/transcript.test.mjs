@@ -120,7 +120,7 @@ describe('long transcripts', () => {
       await importChat(page, 'long chat', Array.from({ length: 500 }, (_, i) => `Number ${i}: ${words}`));
       const began = Date.now();
       await open(page, 'long chat');
-      await page.getByText('Number 499:').first().waitFor();
+      await page.waitForFunction(() => document.querySelectorAll('.message').length === 500 && document.querySelector('.message:last-child .markdown p'));
       const opened = Date.now() - began;
       const scroll = await frames(page, async () => {
         for (let i = 0; i < 60; i++) {
