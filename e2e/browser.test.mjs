@@ -153,6 +153,16 @@ describe('drafts and reloads', () => {
     await page.getByLabel('Your question').fill('');
   });
 
+  it('keeps what was typed into a chat that does not exist yet', async () => {
+    await newChat();
+    await page.getByLabel('Your question').fill('not sent yet');
+    await page.evaluate(() => new Promise((done) => setTimeout(done, 1200))); // a draft is kept when typing pauses
+    await page.reload();
+    await ready(page);
+    await until(async () => (await page.getByLabel('Your question').inputValue()) === 'not sent yet', 'the draft');
+    await answered(await ask(page, 'Hello once more!'));
+  });
+
   it('restores a running answer when the page is loaded again', async () => {
     await newChat();
     const answer = await ask(page, 'Tell me everything you know about flowers, gardens and birds.');

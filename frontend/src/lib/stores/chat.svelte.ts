@@ -31,6 +31,7 @@ class ChatStore {
   private asOf = 0;
   private late: AppEvent[] = [];
   private opening = 0;
+  private creating: ReturnType<typeof bridge.newConversation> | null = null;
   private pending: { message: string; text: string; thinking: string }[] = [];
   private frame = 0;
   private draftTimer: ReturnType<typeof setTimeout> | undefined;
@@ -124,14 +125,8 @@ class ChatStore {
   }
 
   async send(text: string, parent?: string): Promise<boolean> {
-    let id = this.id;
-    if (id === '') {
-      const made = await app.attempt(bridge.newConversation());
-      if (!made) return false;
-      id = made.id;
-      this.draft = '';
-      await this.open(id);
-    }
+    const id = await app.attempt(this.ensure());
+    if (id === undefined) return false;
     const under = parent ?? this.last?.id ?? '';
     const generated = await app.attempt(
       bridge.generate({ conversation: id, mode: 'send', parent: under, text, sampling: null }),
@@ -184,13 +179,7 @@ class ChatStore {
   }
 
   async configure(systemPrompt: string, sampling: Sampling | null): Promise<void> {
-    if (this.id === '') {
-      const made = await app.attempt(bridge.newConversation());
-      if (!made) return;
-      const draft = this.draft;
-      await this.open(made.id);
-      this.draft = draft;
-    }
+    if ((await app.attempt(this.ensure())) === undefined) return;
     const saved = await app.attempt(bridge.configure(this.id, systemPrompt, sampling).then(() => true));
     if (saved && this.conversation) {
       this.conversation.systemPrompt = systemPrompt;
@@ -211,9 +200,28 @@ class ChatStore {
   async keepDraft(): Promise<void> {
     clearTimeout(this.draftTimer);
     this.draftTimer = undefined;
-    if (this.id === '' || !this.conversation || this.conversation.draft === this.draft) return;
-    this.conversation.draft = this.draft;
-    await app.attempt(bridge.saveDraft(this.id, this.draft));
+    const draft = this.draft;
+    if (draft === (this.conversation?.draft ?? '')) return;
+    const id = await app.attempt(this.ensure()); // what was typed into a new chat is kept too
+    if (id === undefined) return;
+    if (this.conversation?.id === id) this.conversation.draft = draft;
+    const listed = app.conversations.find((c) => c.id === id);
+    if (listed) listed.draft = draft;
+    await app.attempt(bridge.saveDraft(id, draft));
+  }
+
+  /** The conversation that is shown, made now if it does not exist yet. */
+  private async ensure(): Promise<string> {
+    if (this.id !== '') return this.id;
+    const attempt = this.opening;
+    this.creating ??= bridge.newConversation().finally(() => (this.creating = null));
+    const made = await this.creating;
+    if (this.id === '' && attempt === this.opening) {
+      this.id = made.id;
+      this.conversation = made as Conversation;
+      void app.changeSettings({ lastConversation: made.id });
+    }
+    return made.id;
   }
 
   private async measure(): Promise<void> {
