@@ -17,7 +17,7 @@ static_check() { go tool staticcheck $(go list ./backend/... ./cmd/... | grep -v
 part "staticcheck" static_check
 part "Go: every package" go test ./backend/... ./cmd/...
 part "Go: concurrent packages under the race detector" go test -race -short ./backend/residency ./backend/telemetry ./backend/chat/store ./backend/app
-part "C kernels under AddressSanitizer and UBSan" env CC=clang-19 CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS="-fsanitize=undefined" go test -asan -short ./backend/cpu
+part "C kernels under AddressSanitizer and UBSan" env CGO_CFLAGS="-O1 -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS="-fsanitize=undefined" go test -asan -short ./backend/cpu
 
 sim_cc=$PWD/backend/metal/simulator/cc
 if [ "$(uname -s)" = Linux ]; then

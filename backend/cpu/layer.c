@@ -344,7 +344,7 @@ static int experts_pass(cpu_backend *b, int inner, cpu_panels *set, const cpu_ex
         const cpu_expert *x = &experts[e];
         int gl = cpu_layout(x->gate.format), ul = cpu_layout(x->up.format);
         list[e] = (cpu_product){.w = &x->gate, .up = &x->up, .panel = set->panel[gl], .stride = set->stride[gl], .up_panel = set->panel[ul],
-                                .up_stride = set->stride[ul], .xrow = x->rows + first[e], .y = gate + (size_t)slot * (size_t)inner,
+                                .up_stride = set->stride[ul], .xrow = taken[e] > 0 ? x->rows + first[e] : NULL, .y = gate + (size_t)slot * (size_t)inner,
                                 .y_up = up + (size_t)slot * (size_t)inner, .y_stride = (size_t)inner, .n = taken[e]};
         slot += taken[e];
     }
