@@ -27,7 +27,7 @@ if [ "$(uname -s)" = Linux ]; then
   part "Metal host and shaders in the simulator" env CC="$sim_cc" go test -short -timeout 40m -tags metalsim ./backend/metal/...
   part "Metal simulator with AddressSanitizer builds" make -s -C backend/metal/simulator ASAN=1
   part "Metal host under AddressSanitizer" env CC="$sim_cc" LSAN_OPTIONS="suppressions=$PWD/backend/metal/simulator/lsan.supp" \
-    go test -asan -short -timeout 40m -run 'Lifecycle|Residency|Register|Unregister|Deferred|Removal|Unwind|Fault' -tags metalsim ./backend/metal
+    go test -asan -short -timeout 40m -run 'Additions|Removals|Registering|FailedRegistration|RegistryLock|GateOff|UnavailableSet|Unregister|RegisterInsists|RangesLonger' -tags metalsim ./backend/metal
 else
   part "Metal host and shaders on this Mac's GPU" go test ./backend/metal/...
 fi
