@@ -190,7 +190,9 @@ describe('for everybody', () => {
         assert.deepEqual(serious, [], what);
       };
       try {
+        await page.emulateMedia({ reducedMotion: 'reduce' }); // a colour that is fading in has no contrast to speak of
         await ready(page);
+        await page.locator('.picker .state.ready').waitFor({ state: 'attached' });
         await check('welcome');
         await importChat(page, 'everything', ['Show me everything', '# A title\n\nText with *emphasis*, `code` and [a link](https://example.org).\n\n```go\nfunc main() {}\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n$$x^2$$\n\n> quoted']);
         await open(page, 'everything');
