@@ -35,7 +35,7 @@ var families = []string{"glm_moe_dsa", "glm4_moe_lite", "deepseek_v3", "glm4_moe
 
 // ParseConfig reads config.json and, where there is one, generation_config.json (nil without). Keys mean what Hugging Face
 // transformers takes them to mean for the family; keys that would change the computation in a way that is
-// not implemented are refused by name.
+// this program does not have are refused by name.
 func ParseConfig(configJSON, generationJSON []byte) (*Config, error) {
 	k, err := newKeys("config.json", configJSON)
 	if err != nil {
