@@ -34,8 +34,8 @@ const (
 var families = []string{"glm_moe_dsa", "glm4_moe_lite", "deepseek_v3", "glm4_moe", "qwen3_moe", "olmoe"}
 
 // ParseConfig reads config.json and, where there is one, generation_config.json (nil without). Keys mean what Hugging Face
-// transformers takes them to mean for the family; keys that would change the computation in a way that is
-// this program does not have are refused by name.
+// transformers takes them to mean for the family; keys that ask for a computation this program does
+// not have are refused by name.
 func ParseConfig(configJSON, generationJSON []byte) (*Config, error) {
 	k, err := newKeys("config.json", configJSON)
 	if err != nil {
