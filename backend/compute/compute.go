@@ -99,6 +99,7 @@ type Row struct {
 type Selection struct {
 	Counts    []int32 // [rows]: chosen positions, or −1: all positions (context not longer than TopK)
 	Positions []int32 // [rows, TopK], ascending, Counts[row] of them used
+	Tied      []int32 // [rows]: 1 where some of several equal scores were chosen and others not, else 0
 }
 
 // LayerCall runs one layer for a batch of rows:

@@ -42,7 +42,7 @@ func (s *scratch) carve(c *carver, config *container.Config, rows int) {
 	half := len(config.RoPE.InverseFrequencies)
 	s.cos, s.sin = c.floats(rows*half), c.floats(rows*half)
 	if index := &config.Attention.Index; index.Heads > 0 {
-		s.selection = compute.Selection{Counts: c.ints(rows), Positions: c.ints(rows * index.TopK)}
+		s.selection = compute.Selection{Counts: c.ints(rows), Positions: c.ints(rows * index.TopK), Tied: c.ints(rows)}
 	}
 	s.hidden = c.floats(rows * d)
 	s.headIn, s.headNorm = c.floats(headRows*d), c.floats(headRows*d)
