@@ -40,7 +40,7 @@ type App struct {
 
 	mu          sync.Mutex // guards all below; never held while the engine, the disk or the page is waited for, the store excepted
 	settings    Settings
-	library     []Container
+	containers  []Container // of the library, the bundled one first
 	model       modelState
 	generations map[string]*generation // by conversation
 	offers      []Offer
@@ -83,7 +83,7 @@ func New(opts Options) (*App, error) {
 	if notice != "" {
 		notices = append(notices, notice)
 	}
-	a.library, notice, err = readLibrary(a.libraryPath())
+	a.containers, notice, err = readLibrary(a.libraryPath())
 	if err != nil {
 		cancel()
 		return nil, err

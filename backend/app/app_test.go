@@ -553,7 +553,7 @@ func TestTypeScriptMirrorsGo(t *testing.T) {
 	}
 	for _, v := range []any{
 		Command{}, State{}, Settings{}, Preset{}, Window{}, Sampling{}, Conversation{}, Message{}, Transcript{}, Receipt{}, Hit{}, Container{}, Offer{},
-		ModelStatus{}, GenerationStatus{}, Piece{}, Notice{}, Stats{}, SystemMemory{}, GenerateRequest{}, Generated{}, ContextUse{}, About{},
+		ModelStatus{}, GenerationStatus{}, Piece{}, Notice{}, Stats{}, TimeSplit{}, SystemMemory{}, GenerateRequest{}, Generated{}, ContextUse{}, About{},
 	} {
 		typ := reflect.TypeOf(v)
 		body := regexp.MustCompile(`(?s)export interface ` + typ.Name() + ` \{\n(.*?)\n\}`).FindSubmatch(source)

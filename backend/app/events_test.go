@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"colibri/backend/telemetry"
 )
 
 // collect gathers what an emitter sends.
@@ -202,5 +204,27 @@ func TestOldSessionsEnd(t *testing.T) {
 	}
 	if _, err := g.enter(context.Background(), Command{first, 1}); err == nil {
 		t.Error("the oldest session is still open")
+	}
+}
+
+func TestTheTimeSplitIsThatOfTheLastSecond(t *testing.T) {
+	var r rates
+	began := time.Now()
+	r.add(began, telemetry.Snapshot{})
+	first := telemetry.Snapshot{Tokens: 4, Attention: 40 * time.Millisecond, Experts: 20 * time.Millisecond, Wait: 30 * time.Millisecond, Other: 10 * time.Millisecond}
+	r.add(began.Add(time.Second), first)
+	if want := (TimeSplit{Tokens: 4, AttentionMillis: 40, ExpertMillis: 20, WaitMillis: 30, OtherMillis: 10}); r.split != want {
+		t.Errorf("%+v", r.split)
+	}
+	second := first
+	second.Tokens, second.Attention = 5, 47*time.Millisecond
+	r.add(began.Add(1500*time.Millisecond), second) // too soon
+	r.add(began.Add(2*time.Second), second)
+	if want := (TimeSplit{Tokens: 1, AttentionMillis: 7}); r.split != want {
+		t.Errorf("%+v", r.split)
+	}
+	r.add(began.Add(3*time.Second), telemetry.Snapshot{Tokens: 1}) // another model
+	if r.split != (TimeSplit{}) {
+		t.Errorf("%+v", r.split)
 	}
 }

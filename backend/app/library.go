@@ -28,7 +28,7 @@ func readLibrary(path string) (library []Container, notice string, err error) {
 
 // libraryView is the library with each container's presence looked up now.
 func (a *App) libraryView() []Container {
-	view := slices.Clone(a.library)
+	view := slices.Clone(a.containers)
 	for i := range view {
 		if !view[i].Bundled {
 			_, err := os.Stat(view[i].Path)
@@ -46,7 +46,7 @@ func (a *App) Library() []Container {
 }
 
 func (a *App) saveLibraryLocked() error {
-	kept := slices.DeleteFunc(slices.Clone(a.library), func(c Container) bool { return c.Bundled })
+	kept := slices.DeleteFunc(slices.Clone(a.containers), func(c Container) bool { return c.Bundled })
 	if err := writeJSON(a.libraryPath(), kept); err != nil {
 		return fmt.Errorf("the list of models could not be kept: %w", err)
 	}
@@ -55,9 +55,9 @@ func (a *App) saveLibraryLocked() error {
 }
 
 func (a *App) containerLocked(id string) *Container {
-	for i := range a.library {
-		if a.library[i].ID == id {
-			return &a.library[i]
+	for i := range a.containers {
+		if a.containers[i].ID == id {
+			return &a.containers[i]
 		}
 	}
 	return nil
@@ -125,15 +125,15 @@ func (a *App) AcceptOffer(id string) (string, error) {
 	}
 	c := *a.offers[i].Container
 	a.offers = slices.Delete(a.offers, i, i+1)
-	for j := range a.library {
-		if samePath(a.library[j].Path, c.Path) {
-			c.ID, c.Added, c.LastUsed = a.library[j].ID, a.library[j].Added, a.library[j].LastUsed
-			a.library[j] = c
+	for j := range a.containers {
+		if samePath(a.containers[j].Path, c.Path) {
+			c.ID, c.Added, c.LastUsed = a.containers[j].ID, a.containers[j].Added, a.containers[j].LastUsed
+			a.containers[j] = c
 			return c.ID, a.saveLibraryLocked()
 		}
 	}
 	c.ID, c.Added = uuid.NewString(), time.Now().UnixMilli()
-	a.library = append(a.library, c)
+	a.containers = append(a.containers, c)
 	return c.ID, a.saveLibraryLocked()
 }
 
@@ -154,7 +154,7 @@ func (a *App) RemoveContainer(id string) error {
 	if a.model.ID == id && (a.model.Phase == ModelReady || a.model.Phase == ModelLoading) {
 		return errors.New("this model is loaded; choose another one before removing it from the list")
 	}
-	a.library = slices.DeleteFunc(a.library, func(c Container) bool { return c.ID == id })
+	a.containers = slices.DeleteFunc(a.containers, func(c Container) bool { return c.ID == id })
 	return a.saveLibraryLocked()
 }
 

@@ -18,11 +18,12 @@ type rates struct {
 	snapshot telemetry.Snapshot
 	tokens   float64
 	read     float64
+	split    TimeSplit
 }
 
 func (r *rates) add(now time.Time, s telemetry.Snapshot) {
 	elapsed := now.Sub(r.at)
-	if s.Tokens < r.snapshot.Tokens || s.ReadBytes < r.snapshot.ReadBytes { // another model
+	if s.Tokens < r.snapshot.Tokens || s.ReadBytes < r.snapshot.ReadBytes || s.Attention < r.snapshot.Attention { // another model
 		*r = rates{at: now, snapshot: s}
 		return
 	}
@@ -31,8 +32,16 @@ func (r *rates) add(now time.Time, s telemetry.Snapshot) {
 	}
 	r.tokens = float64(s.Tokens-r.snapshot.Tokens) / elapsed.Seconds()
 	r.read = float64(s.ReadBytes-r.snapshot.ReadBytes) / elapsed.Seconds()
+	before := r.snapshot
+	r.split = TimeSplit{
+		Tokens:          int64(s.Tokens - before.Tokens),
+		AttentionMillis: millis(s.Attention - before.Attention), ExpertMillis: millis(s.Experts - before.Experts),
+		WaitMillis: millis(s.Wait - before.Wait), OtherMillis: millis(s.Other - before.Other),
+	}
 	r.at, r.snapshot = now, s
 }
+
+func millis(d time.Duration) float64 { return float64(d) / 1e6 }
 
 // sampleStats sends what the gauge shows, as long as a page watches.
 func (a *App) sampleStats() {
@@ -90,7 +99,7 @@ func (a *App) statsLocked() Stats {
 		s.HitRate = s.Snapshot.HitRate()
 	}
 	a.rates.add(time.Now(), s.Snapshot)
-	s.TokensPerSecond, s.ReadPerSecond = a.rates.tokens, a.rates.read
+	s.TokensPerSecond, s.ReadPerSecond, s.Split = a.rates.tokens, a.rates.read, a.rates.split
 	s.Memory = systemMemory()
 	if time.Since(a.pressureAt) > pressureInterval {
 		a.pressureAt, a.pressure = time.Now(), pressure()

@@ -191,8 +191,19 @@ type Stats struct {
 	HitRate         float64            `json:"hitRate"`
 	TokensPerSecond float64            `json:"tokensPerSecond"`    // over the last second of generation
 	ReadPerSecond   float64            `json:"readBytesPerSecond"` // over the last second
+	Split           TimeSplit          `json:"split"`
 	Memory          SystemMemory       `json:"memory"`
 	Pressure        string             `json:"pressure"` // normal, warning, critical, unknown
+}
+
+// TimeSplit is where the engine's time went in the last second of work, prompts included. Tokens are the answer's; 0 while a prompt is
+// computed.
+type TimeSplit struct {
+	Tokens          int64   `json:"tokens"`
+	AttentionMillis float64 `json:"attentionMillis"`
+	ExpertMillis    float64 `json:"expertMillis"`
+	WaitMillis      float64 `json:"waitMillis"` // for experts to be read
+	OtherMillis     float64 `json:"otherMillis"`
 }
 
 // SystemMemory is the machine's memory as a whole; a field the system does not report is −1.

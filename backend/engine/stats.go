@@ -45,12 +45,17 @@ func (m *Model) counters() counters {
 	return counters{s.Hits, s.Misses, s.ReadBytes}
 }
 
-// turn takes the model's turn for one forward pass, and counts its time for this answer.
+// turn takes the model's turn for one forward pass, and counts its time for this answer and for whoever watches.
 func (a *answer) turn(ctx context.Context, work func() error) error {
 	m := a.session.model
 	return m.turn(ctx, func() error {
 		before := m.times
-		defer func() { a.times.add(m.times, before) }()
+		defer func() {
+			var spent times
+			spent.add(m.times, before)
+			a.times.add(m.times, before)
+			m.recorder.Spent(spent.attention, spent.experts, spent.other)
+		}()
 		return work()
 	})
 }

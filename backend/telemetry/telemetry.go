@@ -39,6 +39,7 @@ type Recorder struct {
 	guessedReads, guessedUsed, guessedBytes   atomic.Uint64
 	sweptReads                                atomic.Uint64
 	waitNanos, tokens, tokenNanos             atomic.Uint64
+	attentionNanos, expertNanos, otherNanos   atomic.Uint64
 	latency                                   atomicHistogram
 	waitAtToken, lastTokenWait, lastTokenTime atomic.Uint64
 	freeSlots, leasedSlots                    atomic.Int64
@@ -106,6 +107,13 @@ func (r *Recorder) Evicted() { r.evictions.Add(1) }
 
 // Waited counts time for which an answer stood still because experts were not there yet.
 func (r *Recorder) Waited(d time.Duration) { r.waitNanos.Add(uint64(max(d, 0))) }
+
+// Spent adds computing time of answers, by kind; the time of waiting for experts comes through Waited.
+func (r *Recorder) Spent(attention, experts, other time.Duration) {
+	r.attentionNanos.Add(uint64(max(attention, 0)))
+	r.expertNanos.Add(uint64(max(experts, 0)))
+	r.otherNanos.Add(uint64(max(other, 0)))
+}
 
 // Token counts one generated token that took d in all.
 func (r *Recorder) Token(d time.Duration) {
@@ -196,8 +204,11 @@ type Snapshot struct {
 	GuessedUsed  uint64 `json:"guessedUsed"`
 
 	Tokens            uint64        `json:"tokens"`
-	TokenTime         time.Duration `json:"tokenNanos"` // sum over tokens
-	Wait              time.Duration `json:"waitNanos"`  // sum: answers stood still for experts
+	TokenTime         time.Duration `json:"tokenNanos"`     // sum over tokens
+	Wait              time.Duration `json:"waitNanos"`      // sum: answers stood still for experts
+	Attention         time.Duration `json:"attentionNanos"` // sums of computing: attention with norms, router and shared experts
+	Experts           time.Duration `json:"expertNanos"`    // routed ones
+	Other             time.Duration `json:"otherNanos"`
 	LastTokenTime     time.Duration `json:"lastTokenNanos"`
 	LastTokenWaitTime time.Duration `json:"lastTokenWaitNanos"`
 
@@ -228,6 +239,7 @@ func (r *Recorder) Snapshot() Snapshot {
 		SweptReads: r.sweptReads.Load(), Latency: r.latency.load(),
 		GuessedReads: r.guessedReads.Load(), GuessedBytes: r.guessedBytes.Load(), GuessedUsed: r.guessedUsed.Load(),
 		Tokens: r.tokens.Load(), TokenTime: time.Duration(r.tokenNanos.Load()), Wait: time.Duration(r.waitNanos.Load()),
+		Attention: time.Duration(r.attentionNanos.Load()), Experts: time.Duration(r.expertNanos.Load()), Other: time.Duration(r.otherNanos.Load()),
 		LastTokenTime: time.Duration(r.lastTokenTime.Load()), LastTokenWaitTime: time.Duration(r.lastTokenWait.Load()),
 		LoadingSlots: r.tierSlots[Loading].Load(), CachedSlots: r.tierSlots[Cached].Load(), PinnedSlots: r.tierSlots[Pinned].Load(),
 		FreeSlots: r.freeSlots.Load(), LeasedSlots: r.leasedSlots.Load(), Mappings: r.mappings.Load(),

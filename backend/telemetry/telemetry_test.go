@@ -70,6 +70,15 @@ func TestWaitIsGivenToTheTokenThatWaited(t *testing.T) {
 	}
 }
 
+func TestComputingTimeIsSummedByKind(t *testing.T) {
+	r := New(1, 1)
+	r.Spent(5*time.Millisecond, 3*time.Millisecond, time.Millisecond)
+	r.Spent(time.Millisecond, 0, -time.Hour) // a clock that was set back
+	if s := r.Snapshot(); s.Attention != 6*time.Millisecond || s.Experts != 3*time.Millisecond || s.Other != time.Millisecond {
+		t.Errorf("%v, %v, %v", s.Attention, s.Experts, s.Other)
+	}
+}
+
 func TestTiersCountAndPaint(t *testing.T) {
 	r := New(2, 3)
 	r.SetTier(1, 2, OnDisk, Loading)

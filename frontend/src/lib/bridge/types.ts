@@ -187,8 +187,18 @@ export interface Stats {
   hitRate: number;
   tokensPerSecond: number;
   readBytesPerSecond: number;
+  split: TimeSplit;
   memory: SystemMemory;
   pressure: string;
+}
+
+/** Where the engine's time went in the last second of work. */
+export interface TimeSplit {
+  tokens: number;
+  attentionMillis: number;
+  expertMillis: number;
+  waitMillis: number;
+  otherMillis: number;
 }
 
 /** The part of telemetry.Snapshot that the page reads. */

@@ -122,7 +122,7 @@ const snapshot = (over: Partial<Snapshot>): Snapshot => ({
   limitBytes: 0, residentBytes: 0, slotBytes: 0, stagingBytes: 0, kvBytes: 0, scratchBytes: 0, usedBytes: 0, peakBytes: 0, ...over,
 }); // prettier-ignore
 const stats = (s: Partial<Snapshot>, over: Partial<Stats> = {}): Stats => ({
-  snapshot: snapshot(s), hitRate: 0, tokensPerSecond: 0, readBytesPerSecond: 0, pressure: '',
+  snapshot: snapshot(s), hitRate: 0, tokensPerSecond: 0, readBytesPerSecond: 0, split: { tokens: 0, attentionMillis: 0, expertMillis: 0, waitMillis: 0, otherMillis: 0 }, pressure: '',
   memory: { totalBytes: 16e9, freeBytes: 4e9, fileCacheBytes: 2e9, compressedBytes: -1, processBytes: 1e9 }, ...over,
 }); // prettier-ignore
 const model = (phase: ModelStatus['phase']): ModelStatus => ({
