@@ -109,14 +109,23 @@ export namespace app {
 	    compressedBytes: number;
 	    processBytes: number;
 	}
+	export interface TimeSplit {
+	    tokens: number;
+	    attentionMillis: number;
+	    expertMillis: number;
+	    waitMillis: number;
+	    otherMillis: number;
+	}
 	export interface Stats {
 	    snapshot: telemetry.Snapshot;
 	    hitRate: number;
 	    tokensPerSecond: number;
 	    readBytesPerSecond: number;
+	    split: TimeSplit;
 	    memory: SystemMemory;
 	    pressure: string;
 	}
+	
 	
 
 }
@@ -144,6 +153,9 @@ export namespace telemetry {
 	    tokens: number;
 	    tokenNanos: number;
 	    waitNanos: number;
+	    attentionNanos: number;
+	    expertNanos: number;
+	    otherNanos: number;
 	    lastTokenNanos: number;
 	    lastTokenWaitNanos: number;
 	    loadingSlots: number;
