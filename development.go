@@ -54,12 +54,12 @@ func (w *window) choosePlace(string, string) (string, error) { return dev.next()
 
 // chooseEngine is the real engine. With COLIBRI_REPLAY=FILE it loads models as ever, but answers with the text of the file, at
 // COLIBRI_REPLAY_RATE tokens a second: how the page bears a long answer cannot be tried with the words of a small model.
-func chooseEngine() app.Engine {
+func chooseEngine(cacheDir string) app.Engine {
 	file := os.Getenv("COLIBRI_REPLAY")
 	if file == "" {
-		return app.RealEngine()
+		return app.RealEngine(cacheDir)
 	}
-	return replayEngine{app.RealEngine(), file}
+	return replayEngine{app.RealEngine(cacheDir), file}
 }
 
 type replayEngine struct {

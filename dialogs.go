@@ -24,4 +24,4 @@ func (w *window) choosePlace(title, name string) (string, error) {
 
 func developmentBindings(*window) []any { return nil }
 
-func chooseEngine() app.Engine { return app.RealEngine() }
+func chooseEngine(cacheDir string) app.Engine { return app.RealEngine(cacheDir) }

@@ -55,7 +55,7 @@ func run() error {
 	}
 	window := newWindow(log)
 	core, err := app.New(app.Options{
-		DataDir: dir, Engine: chooseEngine(), Store: store, Bundled: bundled.Path,
+		DataDir: dir, Engine: chooseEngine(cacheDir(dir)), Store: store, Bundled: bundled.Path,
 		Send: window.send, Log: log, Notices: notices,
 	})
 	if err != nil {
@@ -122,6 +122,18 @@ func dataDir() (string, error) {
 		return "", fmt.Errorf("the data folder cannot be made: %w", err)
 	}
 	return dir, nil
+}
+
+// cacheDir is for what can be computed again. A data folder of its own brings one along: two sets of conversations do not share it.
+func cacheDir(dataDir string) string {
+	if os.Getenv("COLIBRI_DATA_DIR") != "" {
+		return filepath.Join(dataDir, "cache")
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		base = os.TempDir()
+	}
+	return filepath.Join(base, "Colibri")
 }
 
 // ground is what shows before the page is painted: on macOS the translucent window itself, elsewhere the page's own light colour.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"colibri/backend/chat"
@@ -13,10 +12,19 @@ import (
 	"colibri/backend/telemetry"
 )
 
-// RealEngine is the engine of this program.
-func RealEngine() Engine { return realEngine{} }
+// keptConversationsBytes is room for a few dozen long conversations of a large model (180 KB a token).
+const keptConversationsBytes = 8 << 30
 
-type realEngine struct{}
+// RealEngine is the engine of this program. In cacheDir it keeps what can be computed again: the keys and values of conversations, so that
+// they go on after a restart without that. The system may empty the folder at any time; that costs time, no words.
+func RealEngine(cacheDir string) Engine {
+	return realEngine{kept: engine.KVStore{Dir: filepath.Join(cacheDir, "kv"), LimitBytes: keptConversationsBytes}}
+}
+
+type realEngine struct{ kept engine.KVStore }
+
+func (e realEngine) Forget(conversation string) error { return e.kept.Remove(conversation) }
+func (e realEngine) Sweep(living []string) error      { return e.kept.Sweep(living) }
 
 func (realEngine) Describe(ctx context.Context, dir string, memoryBytes int64) (Container, error) {
 	d, err := container.Describe(dir)
@@ -34,7 +42,7 @@ func (realEngine) Describe(ctx context.Context, dir string, memoryBytes int64) (
 	return c, nil
 }
 
-func (realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int64, progress func(string, float64)) (Model, error) {
+func (e realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int64, progress func(string, float64)) (Model, error) {
 	m, err := engine.Load(ctx, dir, engine.Options{
 		Backend: backend, MemoryBytes: memoryBytes, History: true,
 		Progress: func(p engine.Progress) {
@@ -57,20 +65,7 @@ func (realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	return &realModel{model: m, template: template, session: session, kept: keptConversations()}, nil
-}
-
-// keptConversationsBytes is room for a few dozen long conversations of a large model (180 KB a token).
-const keptConversationsBytes = 8 << 30
-
-// keptConversations is where keys and values are kept between answers and starts, so that a conversation goes on without being
-// computed again. The system may empty its cache folder at any time; that costs time, no words.
-func keptConversations() engine.KVStore {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	return engine.KVStore{Dir: filepath.Join(cache, "Colibri", "kv"), LimitBytes: keptConversationsBytes}
+	return &realModel{model: m, template: template, session: session, kept: e.kept}, nil
 }
 
 // realModel is a loaded model with the one session that all conversations share: it keeps what consecutive prompts have in common.
@@ -111,7 +106,7 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 	}, func(piece engine.Piece) error {
 		return emit(Token{Text: piece.Text, Thinking: piece.Thinking, Notice: piece.Notice})
 	})
-	if saveErr := m.session.SaveKV(context.WithoutCancel(ctx), m.kept, ""); saveErr != nil {
+	if saveErr := m.session.SaveKV(context.WithoutCancel(ctx), m.kept, r.Conversation); saveErr != nil {
 		m.model.Recorder().Notice(saveErr.Error())
 	}
 	s := result.Stats

@@ -91,6 +91,7 @@ func New(opts Options) (*App, error) {
 	if notice != "" {
 		notices = append(notices, notice)
 	}
+	a.sweep()
 	a.events = newEmitter(opts.Send, opts.Log)
 	for _, n := range notices {
 		a.notify(Notice{Level: "warning", Text: n})

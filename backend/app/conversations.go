@@ -112,8 +112,39 @@ func (a *App) NewConversation() (Conversation, error) {
 	return c, a.putConversationLocked(c)
 }
 
-// Delete removes a conversation from view; Restore brings it back.
+// Delete removes a conversation from view; Restore brings it back, until the next start. What the engine has put away of it goes at once:
+// it can be computed again.
 func (a *App) Delete(id string) error {
+	if err := a.hide(id); err != nil {
+		return err
+	}
+	a.forget(id)
+	return nil
+}
+
+// forget removes what the engine put away of a conversation. A failure costs disk space until sweep tries again at the next start.
+func (a *App) forget(id string) {
+	if err := a.opts.Engine.Forget(id); err != nil {
+		a.log.Error("a deleted conversation's memory stays on disk until the next start", "conversation", id, "error", err)
+	}
+}
+
+// sweep removes what the engine put away of conversations that are gone for good.
+func (a *App) sweep() {
+	conversations, err := a.opts.Store.Conversations()
+	if err != nil {
+		return // State says so
+	}
+	living := make([]string, len(conversations))
+	for i, c := range conversations {
+		living[i] = c.ID
+	}
+	if err := a.opts.Engine.Sweep(living); err != nil {
+		a.log.Error("the memory of deleted conversations stays on disk", "error", err)
+	}
+}
+
+func (a *App) hide(id string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c, err := a.opts.Store.Conversation(id)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -139,10 +140,38 @@ type scriptedEngine struct {
 	proceed  chan error  // one value lets one load end, with that error
 	models   []*scriptedModel
 	describe func(dir string) (Container, error)
+
+	mu  sync.Mutex
+	put map[string]bool // conversations of which something is put away
+}
+
+func (e *scriptedEngine) Forget(conversation string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.put, conversation)
+	return nil
+}
+
+func (e *scriptedEngine) Sweep(living []string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id := range e.put {
+		if !slices.Contains(living, id) {
+			delete(e.put, id)
+		}
+	}
+	return nil
+}
+
+// putAway lists the conversations of which something is on the engine's disk.
+func (e *scriptedEngine) putAway() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.put))
 }
 
 func newScriptedEngine() *scriptedEngine {
-	return &scriptedEngine{loads: make(chan string, 10), proceed: make(chan error, 10)}
+	return &scriptedEngine{loads: make(chan string, 10), proceed: make(chan error, 10), put: map[string]bool{}}
 }
 
 func (e *scriptedEngine) Describe(_ context.Context, dir string, _ int64) (Container, error) {
@@ -163,7 +192,7 @@ func (e *scriptedEngine) Load(ctx context.Context, dir, _ string, _ int64, progr
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	m := &scriptedModel{dir: dir, requests: make(chan Request, 10), tokens: make(chan Token), end: make(chan answerEnd), closed: make(chan struct{})}
+	m := &scriptedModel{engine: e, dir: dir, requests: make(chan Request, 10), tokens: make(chan Token), end: make(chan answerEnd), closed: make(chan struct{})}
 	e.models = append(e.models, m)
 	return m, nil
 }
@@ -174,6 +203,7 @@ type answerEnd struct {
 }
 
 type scriptedModel struct {
+	engine   *scriptedEngine
 	dir      string
 	requests chan Request
 	tokens   chan Token
@@ -202,6 +232,11 @@ func countBytes(messages []chat.Message) (int, error) {
 
 func (m *scriptedModel) Answer(ctx context.Context, r Request, emit func(Token) error) (Answered, error) {
 	m.requests <- r
+	defer func() {
+		m.engine.mu.Lock()
+		m.engine.put[r.Conversation] = true
+		m.engine.mu.Unlock()
+	}()
 	out := Answered{PromptTokens: 7, Seed: 42}
 	for {
 		select {

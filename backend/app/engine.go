@@ -13,6 +13,9 @@ type Engine interface {
 	Describe(ctx context.Context, dir string, memoryBytes int64) (Container, error)
 	// Load brings a model into memory, reporting stage and share done.
 	Load(ctx context.Context, dir string, backend string, memoryBytes int64, progress func(stage string, done float64)) (Model, error)
+	// Forget removes what was put away on disk of a conversation, Sweep what was put away of any but these.
+	Forget(conversation string) error
+	Sweep(living []string) error
 }
 
 // Model is a loaded model.
@@ -29,10 +32,11 @@ type Model interface {
 
 // Request asks for the answer to Messages. With Continue, the last of them is an assistant's and is taken up where it ends.
 type Request struct {
-	Messages []chat.Message
-	Continue bool
-	Sampling Sampling
-	Progress func(promptDone, promptTokens int)
+	Conversation string // under its id the model may put away what it computed
+	Messages     []chat.Message
+	Continue     bool
+	Sampling     Sampling
+	Progress     func(promptDone, promptTokens int)
 }
 
 // Token is what one token adds to the answer.

@@ -164,7 +164,7 @@ func (a *App) Generate(r GenerateRequest) (Generated, error) {
 		prompt = append(prompt, chat.Message{Role: chat.Assistant, Text: answer.Text, Thinking: answer.Thinking})
 	}
 	a.work.Add(1)
-	go a.answer(ctx, g, Request{Messages: prompt, Continue: r.Mode == "continue", Sampling: sampling})
+	go a.answer(ctx, g, Request{Conversation: c.ID, Messages: prompt, Continue: r.Mode == "continue", Sampling: sampling})
 	return out, nil
 }
 
@@ -208,6 +208,10 @@ func (a *App) answer(ctx context.Context, g *generation, r Request) {
 	defer g.cancel()
 	answered, dropped, model, err := a.drive(ctx, g, r)
 	a.finish(g, r, answered, dropped, model, err)
+	// Deleted while it was answered: the engine has put it away since.
+	if _, gone := a.opts.Store.Conversation(r.Conversation); gone != nil {
+		a.forget(r.Conversation)
+	}
 }
 
 // drive waits for model and turn and runs the engine.
