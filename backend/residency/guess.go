@@ -12,6 +12,7 @@ import "slices"
 // of a layer's experts, if at all, and off unless asked for, as a trained model of that size was not at hand.
 type guessing struct {
 	wanted bool  // Options.Guess
+	named  []int // keys of a coming layer that are not read yet, the likeliest first
 	open   []int // keys whose layers have not had their turn yet; their slots are marked as guessed
 	used   int   // outcomes since the last judgement
 	wasted int
@@ -24,6 +25,8 @@ const (
 	// guessPrecision: at least this share must have been used. A wasted read delays demand reads by up to one read; a used one saves
 	// at most one, and only where the disk would have idled.
 	guessPrecision = 0.6
+	// guessesAtOnce is how many guesses are read at the same time: enough to use a disk, few enough to be out of the way soon.
+	guessesAtOnce = 2
 	// guessMuted is how many guesses are ignored after a bad judgement, before another trial.
 	guessMuted = 1000
 )
@@ -44,53 +47,73 @@ func (g *guessing) outcome(used bool) {
 
 // judge closes the guesses about a layer whose turn it is: those that are still marked were not asked for.
 func (s *Store) judge(layer int) {
-	s.guessing.open = slices.DeleteFunc(s.guessing.open, func(key int) bool {
-		if key/s.shape.Experts != layer {
+	g := &s.guessing
+	of := func(key int) bool { return key/s.shape.Experts == layer }
+	g.named = slices.DeleteFunc(g.named, of)
+	g.open = slices.DeleteFunc(g.open, func(key int) bool {
+		if !of(key) {
 			return false
 		}
 		if t := s.slots[key]; t != nil && t.guessed {
 			t.guessed = false
-			s.guessing.outcome(false)
+			g.outcome(false)
 		}
 		return true
 	})
 }
 
-// Guess names experts of a layer that will probably be asked for soon. They are read only if the store was opened with Guess, if
-// guesses have been good lately, if no other read waits or is under way, and into slots that nobody uses. Nothing is
-// promised and nothing is returned: Acquire finds what is there.
+// Guess names experts of a layer that will probably be asked for soon, the likeliest first; earlier names are forgotten. They are read only
+// if the store was opened with Guess, if guesses have been good lately, while no other read waits or is under way, and into
+// slots that nobody uses. Nothing is promised and nothing is returned: Acquire finds what is there.
 func (s *Store) Guess(layer int, experts []int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.guessing.wanted || s.closed || len(s.turns) > 0 {
+	g := &s.guessing
+	if !g.wanted || s.closed {
 		return
 	}
-	if s.guessing.muted > 0 {
-		s.guessing.muted--
+	g.named = g.named[:0]
+	if g.muted > 0 {
+		g.muted--
 		return
 	}
 	keys, err := s.keys(layer, experts)
 	if err != nil {
 		return // a guess may be wrong in this way too
 	}
-	if s.atWork > 0 || s.queue.waiting() > 0 {
-		return
-	}
-	for _, key := range keys {
+	g.named = append(g.named, keys...)
+	s.speculate()
+	s.report()
+}
+
+// speculate begins reads of what was named, if the disk has nothing else to do. It is called when there are names and when a read has
+// ended. The caller holds mu.
+func (s *Store) speculate() {
+	g := &s.guessing
+	for len(g.named) > 0 && !s.closed && len(s.turns) == 0 && s.idleFor(guessesAtOnce) {
+		key := g.named[0]
+		g.named = g.named[1:]
 		if s.slots[key] != nil {
 			continue
 		}
-		if s.queue.waiting() >= len(s.staging) {
-			break
-		}
 		c := s.classOf[key]
 		if s.provide(c, 1); len(c.free) == 0 && s.victim(c, unguessed) == nil {
-			break
+			return
 		}
 		t := s.take(key)
 		t.guessed = true
-		s.guessing.open = append(s.guessing.open, key)
+		g.open = append(g.open, key)
 		s.read(t, guess)
 	}
-	s.report()
+}
+
+// idleFor says whether nothing but guesses is read or waits to be read, and fewer than n of them.
+func (s *Store) idleFor(n int) bool {
+	for _, l := range s.atWork {
+		if l.urgency < guess {
+			return false
+		}
+	}
+	waiting := s.queue.waiting()
+	return waiting == len(s.queue[guess]) && waiting+len(s.atWork) < n
 }

@@ -10,7 +10,7 @@ import (
 func settle(s *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.atWork > 0 || s.queue.waiting() > 0 {
+	for len(s.atWork) > 0 || s.queue.waiting() > 0 {
 		s.changed.Wait()
 	}
 }
@@ -48,8 +48,8 @@ func TestBadGuessesAreSwitchedOff(t *testing.T) {
 }
 
 func TestGuessesAreOffByDefaultAndGiveWay(t *testing.T) {
-	c := generate(t, testShape{layers: 2, experts: 64})
-	recorder := telemetry.New(2, 64)
+	c := generate(t, testShape{layers: 3, experts: 64})
+	recorder := telemetry.New(3, 64)
 	s, _ := openStore(t, c, Options{LimitBytes: 8 * testSlotBytes, Telemetry: recorder})
 	s.Guess(1, []int32{1, 2, 3})
 	settle(s)
@@ -57,35 +57,41 @@ func TestGuessesAreOffByDefaultAndGiveWay(t *testing.T) {
 		t.Errorf("%d reads", n.Reads)
 	}
 
-	// While a demand read is under way there are no guesses; a guess that is wanted meanwhile is read once.
+	// While a demand read is under way guesses wait; those whose layer has its turn meanwhile are forgotten.
 	gate := &gatedFiles{gate: make(chan struct{})}
-	s, _ = openStore(t, c, Options{LimitBytes: 8 * testSlotBytes, Readers: 1, Guess: true, Telemetry: recorder, open: gate.open})
+	s, _ = openStore(t, c, Options{LimitBytes: 8 * testSlotBytes, Readers: 4, Guess: true, Telemetry: recorder, open: gate.open})
 	l, err := s.Acquire(t.Context(), 1, []int32{9})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Guess(2, []int32{10})
+	s.Guess(1, []int32{11}) // the last word counts
 	s.mu.Lock()
-	for s.atWork == 0 {
-		s.mu.Unlock()
-		s.mu.Lock()
+	if n := s.queue.waiting() + len(s.atWork); n != 1 {
+		t.Errorf("%d reads instead of the one that is demanded", n)
 	}
 	s.mu.Unlock()
-	s.Guess(1, []int32{10})
 	close(gate.gate)
 	if _, err := l.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l.Release()
 	settle(s)
-	if n := recorder.Snapshot(); n.Reads != 1 {
-		t.Errorf("%d reads", n.Reads)
-	}
-	s.Guess(1, []int32{11})
 	fetchAll(t, s, c, 1, 11)
-	settle(s)
 	if n := recorder.Snapshot(); n.Reads != 2 || n.GuessedReads != 1 || n.GuessedUsed != 1 {
 		t.Errorf("%d reads, %d guessed, %d used", n.Reads, n.GuessedReads, n.GuessedUsed)
 	}
+	s.Guess(2, []int32{1, 2, 3, 4, 5})
+	s.mu.Lock()
+	if n := s.queue.waiting() + len(s.atWork); n > guessesAtOnce {
+		t.Errorf("%d guesses are read at the same time", n)
+	}
+	s.mu.Unlock()
+	fetchAll(t, s, c, 2, 60)
+	if len(s.guessing.named) > 0 {
+		t.Error("names outlive the turn of their layer")
+	}
+	settle(s)
 	if err := s.Resize(t.Context(), 1*testSlotBytes); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package residency
 import (
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"colibri/backend/container"
@@ -70,10 +71,13 @@ func (q *queue) remove(l *load) bool {
 	return false
 }
 
-// raise gives a queued load more urgency.
+// raise gives a load more urgency; one that is being read already only counts as urgent from now on.
 func (q *queue) raise(l *load, u urgency) {
-	if u < l.urgency && q.remove(l) {
-		l.urgency = u
+	if u >= l.urgency {
+		return
+	}
+	queued := q.remove(l)
+	if l.urgency = u; queued {
 		q.push(l)
 	}
 }
@@ -95,22 +99,24 @@ func (s *Store) reader(staging []byte) {
 			s.mu.Unlock()
 			return
 		}
-		s.atWork++
+		s.atWork = append(s.atWork, l)
 		s.mu.Unlock()
 
 		layer, expert := s.shape.at(l.slot.key)
 		bytes, err := s.fetch(l.slot.memory, staging, layer, expert)
-		if err != nil {
-			s.telemetry.ReadFailed()
-		} else if l.guessed {
-			s.telemetry.Guessed(bytes)
-		} else if l.urgency == sweep {
-			s.telemetry.Swept()
-		}
 
 		s.mu.Lock()
-		s.atWork--
+		switch {
+		case err != nil:
+			s.telemetry.ReadFailed()
+		case l.guessed:
+			s.telemetry.Guessed(bytes)
+		case l.urgency == sweep:
+			s.telemetry.Swept()
+		}
+		s.atWork = slices.DeleteFunc(s.atWork, func(other *load) bool { return other == l })
 		s.landed(l, err)
+		s.speculate()
 		s.mu.Unlock()
 	}
 }

@@ -76,7 +76,7 @@ type Store struct {
 	turns   []*turn // acquirers waiting for slots, first come first served
 	limit   int64
 	leased  int
-	atWork  int // readers that are reading
+	atWork  []*load // loads that readers are reading
 	closed  bool
 
 	guessing  guessing
