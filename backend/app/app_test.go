@@ -71,7 +71,7 @@ func TestALoadThatFailsFailsTheWaitingAnswerWithItsSentence(t *testing.T) {
 	g := f.send(id, "", "Hello")
 	<-f.engine.loads
 	f.engine.proceed <- errors.New("the memory limit is too low")
-	if m := f.finished(g.Answer); m.State != MessageFailed || m.Error != "the memory limit is too low" {
+	if m := f.finished(g.Answer); m.State != MessageFailed || !strings.HasPrefix(m.Error, "The memory limit is too low. The question") {
 		t.Errorf("%+v", m)
 	}
 	// Nothing was generated, but the question is there to be asked again.

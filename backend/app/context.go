@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"strings"
 
 	"colibri/backend/chat"
@@ -59,7 +60,7 @@ func (a *App) MeasureContext(conversation, parent, text string) (ContextUse, err
 	}
 	n, err := model.CountTokens(prompt)
 	if err != nil {
-		return ContextUse{}, err
+		return ContextUse{}, errors.New(reading.say(err))
 	}
 	use.Tokens = n
 	if prefillRate > 0 {

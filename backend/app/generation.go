@@ -342,7 +342,7 @@ func (a *App) finish(g *generation, r Request, answered Answered, dropped int, m
 	case err == nil || errors.Is(err, context.Canceled):
 		m.State = MessageStopped
 	default:
-		m.State, m.Error = MessageFailed, err.Error()
+		m.State, m.Error = MessageFailed, answering.say(err)
 		a.log.Error("an answer failed", "error", err)
 	}
 	if answered.PromptTokens > 0 {

@@ -95,7 +95,7 @@ func (a *App) offerFor(path string) Offer {
 			return offer
 		}
 	}
-	offer.Error = err.Error()
+	offer.Error = opening.say(err)
 	return offer
 }
 

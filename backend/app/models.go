@@ -12,6 +12,7 @@ import (
 type modelState struct {
 	ModelStatus
 	loaded  Model
+	failure error              // why Phase is ModelFailed
 	load    int64              // number of the newest load; an older one that ends changes nothing
 	cancel  context.CancelFunc // of the newest load
 	changed chan struct{}      // closed when Phase changes; nil until someone waits
@@ -185,7 +186,8 @@ func (a *App) failLoad(number int64, status ModelStatus, err error) {
 		a.setModelLocked(ModelStatus{Phase: ModelNone})
 		return
 	}
-	status.Phase, status.Error = ModelFailed, err.Error()
+	status.Phase, status.Error = ModelFailed, loading.say(err)
+	a.model.failure = err
 	a.setModelLocked(status)
 }
 
@@ -239,7 +241,7 @@ func (a *App) awaitModel(ctx context.Context) error {
 			a.mu.Unlock()
 			return nil
 		case ModelFailed:
-			err := errors.New(a.model.Error)
+			err := a.model.failure
 			a.mu.Unlock()
 			return err
 		case ModelNone:

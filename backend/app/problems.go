@@ -1,0 +1,140 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"unicode"
+	"unicode/utf8"
+
+	"colibri/backend/chat/jinja"
+	"colibri/backend/chat/store"
+	"colibri/backend/engine"
+	"colibri/backend/residency"
+)
+
+// This file is the one place where errors become what the window says: what happened, what was kept, and what to do. Packages below say
+// what happened, to which file; only here is it known what the user was doing.
+
+// activity is what the program was doing for the user when something failed.
+type activity struct {
+	kept   string // what the failure did not touch
+	advice string // where no remedy below knows better
+}
+
+var (
+	answering = activity{
+		"The question and what was written so far are kept.",
+		"Ask for another answer; if the same happens again, load the model again or choose another one.",
+	}
+	loading = activity{
+		"Your chats are kept, and nothing on disk was changed.",
+		"Try again, or choose another model.",
+	}
+	opening = activity{
+		"Nothing was added to the list or changed on disk.",
+		"Choose the model's folder again, or copy the model once more from where it came.",
+	}
+	reading = activity{
+		"Nothing was changed.",
+		"Try again; if the same happens again, quit Colibri and start it anew.",
+	}
+)
+
+// remedy is what to do about a kind of error, whatever the activity.
+type remedy struct {
+	kind    string // for tests: the Go name of the error value or type, or what the system calls it
+	matches func(error) bool
+	advice  string
+}
+
+func is(targets ...error) func(error) bool {
+	return func(err error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func as[T error](err error) bool {
+	var t T
+	return errors.As(err, &t)
+}
+
+// remedies are in order of precedence: what the system says about a disk or about memory explains what the layers above say.
+var remedies = []remedy{
+	{"disk full", is(syscall.ENOSPC, syscall.EDQUOT), "Free some space on the disk, then try again."},
+	{"not permitted", is(fs.ErrPermission, syscall.EROFS), "Allow Colibri to use this folder (on a Mac: System Settings, Privacy & Security, Files and Folders), then try again."},
+	{"missing file", is(fs.ErrNotExist), "Connect the disk the files are on, or say where they are now with Locate in the list of models."},
+	{"disk error", is(syscall.EIO, syscall.ENXIO, syscall.ENODEV), "Check that the disk is connected and sound, then try again; if the file stays unreadable, copy the model once more."},
+	{"out of memory", is(syscall.ENOMEM), "Close other programs or lower the memory limit in Settings, then try again."},
+	{"too many files", is(syscall.EMFILE, syscall.ENFILE), "Close other programs, or quit Colibri and start it anew."},
+	{"engine.NumberError", as[*engine.NumberError], "Ask again; if the same happens again, the model's files are damaged: copy the model once more, or choose CPU in Settings to see whether the graphics processor is at fault."},
+	{"jinja.RaisedError", as[*jinja.RaisedError], "The model's own chat template refuses this conversation: take out the system prompt or shorten the chat, then ask again."},
+	{"residency.ErrClosed", is(residency.ErrClosed), "The model was unloaded meanwhile; ask again and it is loaded."},
+	{"store.ErrGone", is(store.ErrGone), "It was deleted; choose another chat, or begin a new one."},
+	{"interrupted", is(context.Canceled, context.DeadlineExceeded), "It was stopped; try again when you want it."},
+}
+
+// say makes the sentence for the window. Advice comes from the error's own text, from the kind of error, or from the activity.
+func (doing activity) say(err error) string {
+	what, advice := ownAdvice(err.Error())
+	if advice == "" {
+		advice = doing.advice
+		for _, r := range remedies {
+			if r.matches(err) {
+				advice = r.advice
+				break
+			}
+		}
+	}
+	if parts := splitText(what, maxReasonBytes); len(parts) > 1 {
+		what = parts[0] + " …"
+	}
+	return asSentence(what) + " " + doing.kept + " " + advice
+}
+
+// maxReasonBytes keeps a sentence within an event, advice included: a damaged container may have hundreds of things to complain about.
+const maxReasonBytes = 1500
+
+// ownAdvice cuts off what an error's text itself advises: by this project's custom its last part, after a semicolon, an imperative.
+func ownAdvice(text string) (what, advice string) {
+	what, last := text, ""
+	if i := strings.LastIndex(text, "; "); i >= 0 {
+		what, last = text[:i], text[i+2:]
+	}
+	word, _, _ := strings.Cut(last, " ")
+	if !slices.Contains(imperatives, word) {
+		return text, ""
+	}
+	return what, asSentence(last)
+}
+
+// imperatives are the words with which the advice in errors begins. A test finds words that are missing here.
+var imperatives = strings.Fields("add ask check choose close connect convert copy delete download drop free get give load lower move put quit raise " +
+	"remove replace restart run shorten stop try update use wait")
+
+// asSentence begins with a capital, unless the first word is a name of something, and ends with a full stop. Errors that were joined
+// are joined by semicolons: the window shows one line.
+func asSentence(text string) string {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text = strings.TrimRight(strings.TrimSpace(text), ".;: ")
+	if text == "" {
+		return "Something went wrong and gave no reason."
+	}
+	word, _, _ := strings.Cut(text, " ")
+	if plain := strings.TrimRight(word, ":,;"); strings.IndexFunc(plain, func(r rune) bool { return !unicode.IsLetter(r) && r != '\'' }) < 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		text = string(unicode.ToUpper(r)) + text[n:]
+	}
+	if strings.HasSuffix(text, "?") || strings.HasSuffix(text, "!") {
+		return text
+	}
+	return text + "."
+}

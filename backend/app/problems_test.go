@@ -1,0 +1,201 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"colibri/backend/chat/jinja"
+	"colibri/backend/chat/store"
+	"colibri/backend/engine"
+	"colibri/backend/residency"
+)
+
+// below are the packages whose errors reach the window.
+var below = []string{"bundled", "chat", "chat/jinja", "chat/store", "compute", "container", "cpu", "engine", "metal", "residency", "tokenizer"}
+
+// errorsBelow is what the sources of those packages say: exported error values and types, by "package.Name", and the text of every error that is
+// made, by place.
+func errorsBelow(t *testing.T) (named []string, texts map[string]string) {
+	t.Helper()
+	texts = map[string]string{}
+	for _, dir := range below {
+		paths, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+		must(t, err)
+		for _, path := range paths {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			files := token.NewFileSet()
+			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+			must(t, err)
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.FuncDecl: // func (e *T) Error() string
+					if n.Name.Name == "Error" && n.Recv != nil && len(n.Type.Params.List) == 0 {
+						receiver := n.Recv.List[0].Type
+						if star, ok := receiver.(*ast.StarExpr); ok {
+							receiver = star.X
+						}
+						if name := receiver.(*ast.Ident).Name; ast.IsExported(name) {
+							named = append(named, file.Name.Name+"."+name)
+						}
+					}
+				case *ast.ValueSpec: // var ErrT = …
+					for _, name := range n.Names {
+						if strings.HasPrefix(name.Name, "Err") && len(n.Values) > 0 {
+							named = append(named, file.Name.Name+"."+name.Name)
+						}
+					}
+				case *ast.CallExpr:
+					if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) > 0 {
+						switch fmt.Sprint(f.X, ".", f.Sel) {
+						case "errors.New", "fmt.Errorf":
+							if text := literal(n.Args[0]); text != "" {
+								texts[files.Position(n.Pos()).String()] = text
+							}
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	slices.Sort(named)
+	return slices.Compact(named), texts
+}
+
+// literal is the text of a string literal or of a sum of them.
+func literal(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, _ := strconv.Unquote(e.Value)
+		return text
+	case *ast.BinaryExpr:
+		return literal(e.X) + literal(e.Y)
+	}
+	return ""
+}
+
+var activities = map[string]activity{"answering": answering, "loading": loading, "opening": opening, "reading": reading}
+
+// Every error value and type that a package below exports has advice of its own here.
+func TestEveryNamedErrorHasItsAdvice(t *testing.T) {
+	examples := map[string]error{
+		"engine.NumberError":  &engine.NumberError{Layer: 3, Position: 7},
+		"jinja.RaisedError":   &jinja.RaisedError{Message: "roles must alternate"},
+		"residency.ErrClosed": residency.ErrClosed,
+		"store.ErrGone":       store.ErrGone,
+	}
+	found, _ := errorsBelow(t)
+	if known := slices.Sorted(maps.Keys(examples)); !slices.Equal(found, known) {
+		t.Errorf("the packages below have %v; this test knows %v: give what is new a remedy in problems.go and an example here", found, known)
+	}
+	for name, example := range examples {
+		i := slices.IndexFunc(remedies, func(r remedy) bool { return r.kind == name })
+		if i < 0 {
+			t.Errorf("%s has no remedy", name)
+			continue
+		}
+		// As it arrives: wrapped by the layers between.
+		said := answering.say(fmt.Errorf("layer 3: %w", fmt.Errorf("experts of layer 3: %w", example)))
+		if !strings.HasSuffix(said, answering.kept+" "+remedies[i].advice) {
+			t.Errorf("%s: %s", name, said)
+		}
+	}
+}
+
+var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z%]`)
+
+// Every error that a package below makes, whatever its values, becomes a sentence of three parts.
+func TestEveryErrorTextBecomesASentence(t *testing.T) {
+	_, texts := errorsBelow(t)
+	if len(texts) < 300 {
+		t.Fatalf("only %d errors were found", len(texts))
+	}
+	statements := strings.Fields("7 /models/x a address and at buffers control expert expected expected: experts hidden if it it's nobody only repeating supported that the then there this")
+	for place, text := range texts {
+		text = verb.ReplaceAllStringFunc(text, func(v string) string {
+			switch v[len(v)-1] {
+			case 'w', 'v':
+				return "input/output error"
+			case 'd', 'x', 'g', 'f':
+				return "7"
+			case '%':
+				return "%"
+			}
+			return "/models/x"
+		})
+		if i := strings.LastIndex(text, "; "); i >= 0 {
+			word, _, _ := strings.Cut(text[i+2:], " ")
+			if !slices.Contains(imperatives, word) && !slices.Contains(statements, word) {
+				t.Errorf("%s: after the semicolon, is %q advice? Add it to imperatives in problems.go, or to the statements here: %s", place, word, text)
+			}
+		}
+		for name, doing := range activities {
+			said := doing.say(errors.New(text))
+			what, advice, ok := strings.Cut(said, " "+doing.kept+" ")
+			if !ok || !wellFormed.MatchString(what) || !wellFormed.MatchString(advice) || strings.Contains(said, "%!") {
+				t.Errorf("%s, %s: %s", place, name, said)
+			}
+		}
+	}
+}
+
+var wellFormed = regexp.MustCompile(`^[^\s.;:,][^\n]*[^\s.;:,][.!?]$`)
+
+func TestWhatTheSystemReportsHasItsAdvice(t *testing.T) {
+	_, missing := os.Open(filepath.Join(t.TempDir(), "model-00001.safetensors"))
+	for _, c := range []struct {
+		doing activity
+		err   error
+		want  string
+	}{
+		{loading, fmt.Errorf("reading: %w", missing), "Connect the disk"},
+		{answering, fmt.Errorf("experts of layer 4: %w", &os.PathError{Op: "read", Path: "/Volumes/X/out-1.safetensors", Err: syscall.EIO}), "Check that the disk is connected and sound"},
+		{answering, fmt.Errorf("no memory for reads (1 GB): %w", syscall.ENOMEM), "Close other programs"},
+		{loading, &os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}, "Allow Colibri to use this folder"},
+		{reading, fmt.Errorf("the answer was not kept: %w", syscall.ENOSPC), "Free some space"},
+		{opening, errors.New("/x has no config.json; choose the model's folder"), "Choose the model's folder."},
+	} {
+		if said := c.doing.say(c.err); !strings.Contains(said, c.doing.kept+" "+c.want) {
+			t.Errorf("%v: %s", c.err, said)
+		}
+	}
+}
+
+func TestALongReasonKeepsItsAdvice(t *testing.T) {
+	said := loading.say(errors.New(strings.Repeat("é is missing, ", 1000)))
+	if len(said) > 2000 || !strings.HasSuffix(said, loading.kept+" "+loading.advice) {
+		t.Errorf("%d bytes: %s", len(said), said)
+	}
+}
+
+func TestSentences(t *testing.T) {
+	for text, want := range map[string]string{
+		"the limit is too low":         "The limit is too low.",
+		"config.json is not JSON":      "config.json is not JSON.",
+		"/Volumes/X: nothing there.":   "/Volumes/X: nothing there.",
+		"metal: the device was lost":   "Metal: the device was lost.",
+		"one\ntwo":                     "One; two.",
+		"":                             "Something went wrong and gave no reason.",
+		"élan":                         "Élan.",
+		"is the disk full?":            "Is the disk full?",
+		"“Übersicht” cannot be opened": "“Übersicht” cannot be opened.",
+	} {
+		if got := asSentence(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
