@@ -64,7 +64,7 @@ func (a *answer) prepare() error {
 	}
 	// The last token of the prompt is computed again even if the session holds it: its logits are not kept.
 	s := a.session
-	s.cut(min(commonPrefix(s.tokens, r.Prompt), len(r.Prompt)-1))
+	s.cut(min(commonPrefix(s.tokens, r.Prompt), len(r.Prompt)-1, s.standing(len(r.Prompt))))
 	a.result.ReusedTokens = len(s.tokens)
 	return nil
 }
@@ -81,13 +81,7 @@ func commonPrefix(a, b []int32) int {
 func (a *answer) run(ctx context.Context) error {
 	s, m := a.session, a.session.model
 	a.prefilledTokens = len(a.request.Prompt) - len(s.tokens)
-	chosen := make([]int32, 1, headRows)
-	err := a.prefill(ctx, func(logits []float32) error {
-		var err error
-		chosen[0], err = a.choose(logits, 0)
-		a.sampler.accept(chosen[0])
-		return err
-	})
+	chosen, err := a.prefill(ctx, a.request.Prompt, make([]int32, 0, headRows))
 	a.prefilled = time.Now()
 	if err != nil {
 		return err
@@ -100,7 +94,12 @@ func (a *answer) run(ctx context.Context) error {
 			}
 		}
 		began := time.Now()
-		chosen, err = a.round(ctx, chosen[len(chosen)-1], chosen[:0])
+		if text := len(a.request.Prompt) + len(a.result.IDs); s.standing(text) < len(s.tokens) {
+			s.cut(s.standing(text))
+			chosen, err = a.prefill(ctx, slices.Concat(a.request.Prompt, a.result.IDs), chosen[:0])
+		} else {
+			chosen, err = a.round(ctx, chosen[len(chosen)-1], chosen[:0])
+		}
 		if err != nil {
 			return err
 		}
@@ -131,7 +130,7 @@ func (a *answer) round(ctx context.Context, last int32, chosen []int32) ([]int32
 			}
 			a.batch = append(a.batch, drafts...)
 		}
-		if err := s.extend(ctx, a.batch, a.request.Route); err != nil {
+		if err := s.extend(ctx, a.batch, 0, a.request.Route); err != nil {
 			return err
 		}
 		logits, err := m.logitsOf(firstRows[:len(a.batch)])
@@ -146,7 +145,7 @@ func (a *answer) round(ctx context.Context, last int32, chosen []int32) ([]int32
 			}
 			chosen = append(chosen, id)
 			a.sampler.accept(id)
-			if i+1 < len(a.batch) && a.batch[i+1] != id {
+			if i+1 < len(a.batch) && a.batch[i+1] != id || s.standing(before+i+2) <= before+i {
 				break
 			}
 		}
@@ -254,45 +253,51 @@ func (a *answer) flush() error {
 	return a.emit(Piece{ID: -1, Text: text, Thinking: a.thinking})
 }
 
-// prefill computes the prompt but for what the session holds, and lets then read the last row's logits.
-func (a *answer) prefill(ctx context.Context, then func(logits []float32) error) error {
-	s, m, request := a.session, a.session.model, a.request
-	prompt := request.Prompt
-	for done := len(s.tokens); done < len(prompt); done = len(s.tokens) {
-		if request.Progress != nil {
-			request.Progress(done, len(prompt))
+// prefill computes a text but for what the session holds of it, and appends the token chosen after it. The text is the prompt, or
+// the answer too where its rows do not stand.
+func (a *answer) prefill(ctx context.Context, text, chosen []int32) ([]int32, error) {
+	s, m := a.session, a.session.model
+	route, progress := a.request.Route, a.request.Progress
+	if len(a.result.IDs) > 0 { // all but the last token have been reported
+		route, progress = route.from(len(text)-1), nil
+	}
+	for done := len(s.tokens); done < len(text); done = len(s.tokens) {
+		if progress != nil {
+			progress(done, len(text))
 		}
-		part := prompt[done:min(len(prompt), done+m.scratch.rows)]
-		last := done+len(part) == len(prompt)
+		part := text[done:min(len(text), done+m.scratch.rows)]
 		err := a.turn(ctx, func() error {
 			if s.drafts() {
 				if _, err := s.catchUp(ctx, part[0]); err != nil {
 					return err
 				}
 			}
-			if err := s.extend(ctx, part, request.Route); err != nil {
+			if err := s.extend(ctx, part, len(text), route); err != nil {
 				return err
 			}
-			if last {
+			if len(s.tokens) == len(text) {
 				logits, err := m.logitsOf([]int{len(part) - 1})
 				if err != nil {
 					return err
 				}
-				if err := then(logits); err != nil {
+				id, err := a.choose(logits, len(a.result.IDs))
+				if err != nil {
 					return err
 				}
+				a.sampler.accept(id)
+				chosen = append(chosen, id)
 			}
 			if s.drafts() {
-				return s.draftPrompt(ctx, prompt)
+				return s.draftPrompt(ctx, text)
 			}
 			return nil
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if request.Progress != nil {
-		request.Progress(len(prompt), len(prompt))
+	if progress != nil {
+		progress(len(text), len(text))
 	}
-	return nil
+	return chosen, nil
 }

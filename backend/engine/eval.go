@@ -22,13 +22,12 @@ func (m *Model) Logits(ctx context.Context, ids []int32, route Route, emit func(
 	if err != nil {
 		return err
 	}
-	s.text = len(ids)
 	defer func() { err = errors.Join(err, s.Close()) }()
 	rows := make([]int, 0, headRows)
 	for done := 0; done < len(ids); done = len(s.tokens) {
 		part := ids[done:min(len(ids), done+m.scratch.rows)]
 		err := m.turn(ctx, func() error {
-			if err := s.extend(ctx, part, route); err != nil {
+			if err := s.extend(ctx, part, len(ids), route); err != nil {
 				return err
 			}
 			for first := 0; first < len(part); first += headRows {

@@ -12,16 +12,26 @@ import (
 
 // segment is the part of a batch that belongs to one sequence: ids follow the positions [0, start) of its cache.
 type segment struct {
-	cache *kvCache
-	start int
-	ids   []int32
-	// text is the length of the whole text where that is known (evaluation), 0 where it grows. A growing text settles ties (see
-	// compute.Row.TieSpan) at each position as if it ended there, so that neither batches nor drafts change a token.
-	text int
+	cache      *kvCache
+	start      int
+	ids        []int32
+	textTokens int // the length of the text that ties are settled by (see ties.go), 0: it ends with each of ids
 }
 
 // Route receives the routed experts of one token in one sparse layer, in ascending order. The slice is lent.
 type Route func(position, layer int, experts []int32)
+
+// from is a route that is told of positions from first on.
+func (r Route) from(first int) Route {
+	if r == nil {
+		return nil
+	}
+	return func(position, layer int, experts []int32) {
+		if position >= first {
+			r(position, layer, experts)
+		}
+	}
+}
 
 // forward runs the main layers for a batch. Afterwards m.scratch.x holds the residual stream of its rows, in the order
 // of the batch, and the caches hold the new positions. When it fails, the caches' contents beyond each segment's start are void.
@@ -35,9 +45,13 @@ func (m *Model) forward(ctx context.Context, batch []segment, route Route) error
 		return fmt.Errorf("embedding: %w", err)
 	}
 	m.times.other += time.Since(began)
+	m.tied = noTie
 	for l := range m.config.Layers {
 		if err := m.layer(ctx, l, batch, route); err != nil {
 			return err
+		}
+		if m.indexes(l) {
+			m.tied = min(m.tied, firstTie(m.scratch.selection.Tied, m.rows))
 		}
 	}
 	return nil
@@ -49,7 +63,7 @@ func (m *Model) beginBatch(batch []segment) (int, error) {
 	for i, s := range batch {
 		for j := range s.ids {
 			position := s.start + j
-			m.rows = append(m.rows, compute.Row{Position: position, Cache: i, TieSpan: max(s.text, position+1)})
+			m.rows = append(m.rows, compute.Row{Position: position, Cache: i, TieSpan: max(s.textTokens, position+1)})
 		}
 		m.ids = append(m.ids, s.ids...)
 	}

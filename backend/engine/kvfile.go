@@ -127,6 +127,7 @@ func (s *Session) SaveKV(ctx context.Context, store KVStore, name string) error 
 		return errClosed
 	}
 	n, err := s.settledTokens(ctx)
+	n = min(n, s.tied) // the rows after that depend on what follows
 	if err != nil || n == 0 {
 		return err
 	}

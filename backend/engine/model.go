@@ -65,6 +65,7 @@ type Model struct {
 	turns   chan struct{}
 	scratch scratch
 	times   times
+	tied    int // the first position of the last forward pass that chose among equal index scores, or noTie
 	rows    []compute.Row
 	ids     []int32
 	caches  []compute.Cache

@@ -282,27 +282,6 @@ func (m *refModel) forward(ids []int32) *refResult {
 	return result
 }
 
-// greedy gives the n likeliest tokens after a prompt, one after the other.
-func (m *refModel) greedy(prompt []int32, n int) []int32 {
-	var state refState
-	var logits []float64
-	for _, id := range prompt {
-		logits = m.step(&state, id, nil)
-	}
-	var ids []int32
-	for range n {
-		best := 0
-		for i, l := range logits {
-			if l > logits[best] {
-				best = i
-			}
-		}
-		ids = append(ids, int32(best))
-		logits = m.step(&state, int32(best), nil)
-	}
-	return ids
-}
-
 func (m *refModel) layer(prefix string, l int, x []float64, position int, cache *refCache, selected []int, route map[int][]int) []int {
 	normed := m.rms(prefix+"input_layernorm.weight", x)
 	var attention []float64

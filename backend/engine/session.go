@@ -17,7 +17,7 @@ type Session struct {
 	tokens []int32 // whose keys and values the cache holds
 	draft  drafting
 	kept   keptFile // what SaveKV and LoadKV left on disk
-	text   int      // the length of a text that is evaluated: see segment
+	tied   int      // the first of tokens whose row chose among equal index scores, noTie if none: see ties.go
 	closed bool
 }
 
@@ -72,7 +72,7 @@ type Result struct {
 
 // NewSession begins a conversation. It takes memory when its first tokens come.
 func (m *Model) NewSession() (*Session, error) {
-	s := &Session{model: m}
+	s := &Session{model: m, tied: noTie}
 	s.cache.model = m
 	m.sessions.Lock()
 	defer m.sessions.Unlock()
@@ -121,6 +121,9 @@ func (s *Session) cut(n int) {
 
 func (s *Session) keep(n int) {
 	s.tokens = s.tokens[:n]
+	if s.tied >= n {
+		s.tied = noTie
+	}
 }
 
 // Generate answers a prompt. emit is called in order from this goroutine; an error of emit ends the answer and is
@@ -151,17 +154,19 @@ func (s *Session) Generate(ctx context.Context, request Request, emit func(Piece
 	return a.result, err
 }
 
-// extend computes ids after the session's tokens, and adds them to these once it succeeded. The caller has the model's turn.
-func (s *Session) extend(ctx context.Context, ids []int32, route Route) error {
+// extend computes ids after the session's tokens as parts of a text of textTokens tokens (0: one that ends with each of them), and
+// adds them to these once it succeeded. The caller has the model's turn.
+func (s *Session) extend(ctx context.Context, ids []int32, textTokens int, route Route) error {
 	start := len(s.tokens)
 	if err := s.cache.reserve(ctx, start+len(ids), start); err != nil {
 		return err
 	}
-	s.model.batch = append(s.model.batch[:0], segment{&s.cache, start, ids, s.text})
+	s.model.batch = append(s.model.batch[:0], segment{&s.cache, start, ids, textTokens})
 	if err := s.model.forward(ctx, s.model.batch, route); err != nil {
 		return err
 	}
 	s.tokens = append(s.tokens, ids...)
+	s.tied = min(s.tied, s.model.tied)
 	return nil
 }
 
