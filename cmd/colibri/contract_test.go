@@ -58,6 +58,40 @@ func TestFailuresExitWith1AndOneSentence(t *testing.T) {
 	}
 }
 
+// Token ids are continued as they are, --raw or not, up to a stop id: here the reference's greedy tokens.
+func TestRunContinuesIDs(t *testing.T) {
+	var reference struct{ Prompt, Greedy []int32 }
+	for _, name := range []string{"glm_moe_dsa", "olmoe"} {
+		dir := filepath.Join("../../testdata/oracles", name)
+		text, err := os.ReadFile(filepath.Join(dir, "reference.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &reference); err != nil {
+			t.Fatal(err)
+		}
+		want := reference.Greedy
+		if at := slices.Index(want, 1); at >= 0 { // the models' eos_token_id
+			want = want[:at]
+		}
+		ids := filepath.Join(t.TempDir(), "ids.json")
+		text, _ = json.Marshal(reference.Prompt)
+		if err := os.WriteFile(ids, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, more := range [][]string{nil, {"--raw"}} {
+			var got runOutput
+			args := append([]string{"run", "--model", dir, "--ids", ids, "--max-tokens", "32", "--temperature", "0", "--json"}, more...)
+			if err := json.Unmarshal([]byte(mustRun(t, args...)), &got); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got.IDs, want) {
+				t.Errorf("%s: %v, want %v", name, got.IDs, want)
+			}
+		}
+	}
+}
+
 func TestRunPrintsOneObject(t *testing.T) {
 	args := []string{"run", "--prompt", "Tell me a short story about a cat.", "--seed", "7", "--max-tokens", "24", "--json"}
 	var first runOutput

@@ -61,8 +61,8 @@ func runCommand(ctx context.Context, args []string, out, notes io.Writer) (err e
 		return usagef("unexpected argument %q; put the question into --prompt", rest[0])
 	case (f.prompt == "") == (f.idsPath == ""):
 		return usagef("give either --prompt TEXT or --ids FILE")
-	case f.idsPath != "" && (f.raw || f.system != ""):
-		return usagef("--raw and --system shape a text prompt; --ids is taken as it is")
+	case f.idsPath != "" && f.system != "":
+		return usagef("--system shapes a text prompt; --ids is taken as it is, with --raw or without")
 	case f.raw && f.system != "":
 		return usagef("--system needs the chat template, which --raw leaves out")
 	case f.maxTokens < 0:
