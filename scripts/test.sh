@@ -2,7 +2,7 @@
 # Runs every test of every layer and says at the end what ran where. A part that cannot run on this system is
 # named, with what ran in its place; nothing is skipped in silence.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 passed=0; failed=0; failures=()
 # part NAME COMMAND…: runs a part, keeps its output in the log, counts it.
