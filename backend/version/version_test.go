@@ -82,13 +82,44 @@ func TestWailsProjectSaysWhatTheCodeSays(t *testing.T) {
 	}
 }
 
+// The changelog names the unreleased first, then this version with the day it came out; a version is never named twice.
 func TestChangelogBeginsWithThisVersion(t *testing.T) {
 	content, err := os.ReadFile("../../CHANGELOG.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := regexp.MustCompile(`(?m)^## ([0-9.]+)`).FindSubmatch(content)
-	if first == nil || string(first[1]) != Number {
-		t.Errorf("CHANGELOG.md begins with %q, want %s", first, Number)
+	headings := regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(content), -1)
+	released := regexp.MustCompile(`^\[([0-9]+\.[0-9]+\.[0-9]+)\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$`)
+	if len(headings) < 2 || headings[0][1] != "[Unreleased]" {
+		t.Fatalf("CHANGELOG.md has the sections %q; [Unreleased] comes first", headings)
+	}
+	seen := map[string]bool{}
+	for i, h := range headings[1:] {
+		m := released.FindStringSubmatch(h[1])
+		if m == nil || seen[m[1]] {
+			t.Errorf("section %q is not a new [version] - year-month-day", h[1])
+			continue
+		}
+		seen[m[1]] = true
+		if i == 0 && m[1] != Number {
+			t.Errorf("the newest release in CHANGELOG.md is %s, the code says %s", m[1], Number)
+		}
+	}
+}
+
+// npm wants a version in each package.json; they are private, and say what the program says.
+func TestPackagesSayWhatTheCodeSays(t *testing.T) {
+	for _, path := range []string{"../../frontend/package.json", "../../e2e/package.json"} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p struct {
+			Version string
+			Private bool
+		}
+		if err := json.Unmarshal(content, &p); err != nil || p.Version != Number || !p.Private {
+			t.Errorf("%s: %+v, %v", path, p, err)
+		}
 	}
 }
