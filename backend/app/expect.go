@@ -20,7 +20,7 @@ func expect(ctx context.Context, c *Container, d *container.Description, memoryB
 	if err != nil {
 		return
 	}
-	disk, err := residency.MeasureDisk(ctx, d.Dir)
+	disk, err := residency.MeasureDisk(ctx, d.Dir, residency.QuickProbe)
 	if err != nil {
 		return
 	}

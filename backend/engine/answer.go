@@ -153,6 +153,7 @@ func (a *answer) round(ctx context.Context, last int32, chosen []int32) ([]int32
 		if s.drafts() {
 			m.pace.spent(depth, len(chosen), time.Since(began))
 		}
+		m.guesser.trial.spent(len(chosen), time.Since(began))
 		a.drafted += depth
 		a.accepted += len(chosen) - 1
 		return nil

@@ -64,7 +64,7 @@ func automaticLimit(backend compute.Backend, recorder *telemetry.Recorder) int64
 }
 
 // openStore gives the experts what the limit leaves, and refuses a limit that leaves too little, with the arithmetic.
-func (m *Model) openStore(source *container.Container) error {
+func (m *Model) openStore(source *container.Container, options Options) error {
 	c, b := m.config, &m.budget
 	counts := make([]int, layerCount(c))
 	var largest int64
@@ -114,6 +114,7 @@ func (m *Model) openStore(source *container.Container) error {
 	}
 	store, err := residency.Open(residency.Source{Files: files, Counts: counts, Expert: source.Expert}, m.backend, residency.Options{
 		LimitBytes: left, LeastSlots: c.MoE.PerToken, Telemetry: m.recorder, History: m.history,
+		Readers: options.Readers, Guess: options.Guesses != GuessOff,
 	})
 	if err != nil {
 		if b.limitBytes > 0 {
@@ -122,6 +123,7 @@ func (m *Model) openStore(source *container.Container) error {
 		return fmt.Errorf("%s: %w", source.Dir, err)
 	}
 	m.store, m.experts = store, stored{store}
+	m.guesser.on = left < b.experts
 	b.staging = m.recorder.Snapshot().StagingBytes
 	return nil
 }

@@ -12,6 +12,8 @@ type Experts interface {
 	Acquire(ctx context.Context, layer int, ids []int32) (Leases, error)
 	// AtOnce is the largest number of a layer's experts that can be held at the same time.
 	AtOnce(layer int) int
+	// Guess names experts of a layer that will probably be asked for soon, the likeliest first; they may be read ahead.
+	Guess(layer int, ids []int32)
 	// Sweep goes through a prompt's experts of a layer, of any number, once.
 	Sweep(layer int, ids []int32) (Sweep, error)
 }

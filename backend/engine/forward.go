@@ -205,6 +205,9 @@ func (m *Model) heldExperts(ctx context.Context, layer int, ids []int32, rows in
 		err = errors.Join(err, m.waitForExperts())
 		leases.Release()
 	}()
+	if err := m.guessNext(layer, rows); err != nil {
+		return err
+	}
 	landed := leases.Ready()
 	for delivered := 0; ; {
 		if err := m.beginExperts(landed, rows); err != nil {

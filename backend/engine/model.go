@@ -27,6 +27,8 @@ type Options struct {
 	Backend     string // "auto" (or ""), "cpu", "metal"
 	MemoryBytes int64  // the most memory the model may take, its conversations included; 0: what the machine can spare
 	Drafts      DraftMode
+	Guesses     GuessMode
+	Readers     int            // concurrent reads of experts; 0: as many as residency finds right
 	History     bool           // remember beside the model which experts were used, and begin with what was remembered
 	Progress    func(Progress) // optional: how far loading is; called from several goroutines, never at the same time
 }
@@ -78,6 +80,7 @@ type Model struct {
 	combine  compute.CombineCall
 	headCall compute.HeadCall
 	pace     *pace
+	guesser  guesser
 
 	sessions sync.Mutex
 	open     map[*Session]struct{}
@@ -150,6 +153,7 @@ func Load(ctx context.Context, dir string, options Options) (*Model, error) {
 func (m *Model) load(ctx context.Context, source *container.Container, options Options) error {
 	c := m.config
 	m.drafts, m.pace = c.MTPLayers > 0, newPace(options.Drafts)
+	m.guesser = newGuesser(c, options.Guesses)
 	if options.History {
 		m.historyPath = filepath.Join(source.Dir, residency.UsageFile)
 	}
@@ -202,7 +206,7 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	m.budget.need = need
 	m.recorder.SetMemory(telemetry.Resident, need.WeightBytes)
 	m.recorder.SetMemory(telemetry.Scratch, need.ScratchBytes)
-	if err := m.openStore(source); err != nil {
+	if err := m.openStore(source, options); err != nil {
 		return err
 	}
 

@@ -22,6 +22,8 @@ type scratch struct {
 	hidden            []float32 // [rows, hidden]: the main model's normalised output
 	headIn, headNorm  []float32 // [headRows, hidden]
 	logits            []float32 // [headRows, vocabulary]
+	guessState        []float32 // [fewRows, hidden]
+	guessScores       []float32 // [fewRows, experts]
 	joined            []float32 // [rows, 2·hidden]: input of a multi-token-prediction layer's projection
 }
 
@@ -47,6 +49,7 @@ func (s *scratch) carve(c *carver, config *container.Config, rows int) {
 	s.hidden = c.floats(rows * d)
 	s.headIn, s.headNorm = c.floats(headRows*d), c.floats(headRows*d)
 	s.logits = c.floats(headRows * config.Vocabulary)
+	s.guessState, s.guessScores = c.floats(fewRows*d), c.floats(fewRows*config.MoE.Experts)
 	if config.MTPLayers > 0 {
 		s.joined = c.floats(rows * 2 * d)
 	}

@@ -12,18 +12,19 @@ import (
 	"time"
 )
 
-// A probe reads pieces of about an expert's size, as many at once as the loaders do, until it has enough to tell or has taken
-// long enough.
-const (
-	probePieceBytes = 4 << 20
-	probeReaders    = 4
-	probeBytes      = 300 << 20
-	probeTime       = 350 * time.Millisecond
-)
+// Probe says how to measure a disk: pieces of PieceBytes, Readers at once, until TotalBytes are read or Time has passed.
+type Probe struct {
+	PieceBytes, TotalBytes int64
+	Readers                int
+	Time                   time.Duration
+}
+
+// QuickProbe reads pieces of about an expert's size, as the loaders do, until it has enough to tell.
+var QuickProbe = Probe{PieceBytes: 4 << 20, TotalBytes: 300 << 20, Readers: 4, Time: 350 * time.Millisecond}
 
 // MeasureDisk reads scattered pieces of the largest file in a model's directory, past the page cache where the file system allows it, and
 // returns bytes a second. Pages that are cached already are served from memory on some systems: the figure is then an upper bound.
-func MeasureDisk(ctx context.Context, dir string) (bytesPerSecond float64, err error) {
+func MeasureDisk(ctx context.Context, dir string, probe Probe) (bytesPerSecond float64, err error) {
 	path, size, err := largestShard(dir)
 	if err != nil {
 		return 0, err
@@ -36,17 +37,17 @@ func MeasureDisk(ctx context.Context, dir string) (bytesPerSecond float64, err e
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	piece := min(probePieceBytes, size/directAlignment*directAlignment)
+	piece := min(probe.PieceBytes, size) / directAlignment * directAlignment
 	if piece == 0 {
 		return 0, fmt.Errorf("%s is too small to measure the disk with", path)
 	}
-	memory, err := mapMemory(piece * probeReaders)
+	memory, err := mapMemory(piece * int64(probe.Readers))
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, unmapMemory(memory)) }()
 
-	places := rand.New(rand.NewPCG(1, 2)).Perm(int(size / piece))
+	places := rand.Perm(int(size / piece))
 	began := time.Now()
 	var (
 		mu     sync.Mutex
@@ -58,13 +59,13 @@ func MeasureDisk(ctx context.Context, dir string) (bytesPerSecond float64, err e
 	next := func() (offset int64, more bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		if failed != nil || len(places) == 0 || total >= probeBytes || time.Since(began) > probeTime || ctx.Err() != nil {
+		if failed != nil || len(places) == 0 || total >= probe.TotalBytes || time.Since(began) > probe.Time || ctx.Err() != nil {
 			return 0, false
 		}
 		offset, places = int64(places[0])*piece, places[1:]
 		return offset, true
 	}
-	for i := range probeReaders {
+	for i := range probe.Readers {
 		wait.Go(func() {
 			buffer := memory[int64(i)*piece : int64(i+1)*piece]
 			for offset, more := next(); more; offset, more = next() {

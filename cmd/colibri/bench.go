@@ -55,8 +55,12 @@ type modelSpeed struct {
 var benchEncodings = []string{"int8-row", "int4-g64", "int4-row", "int2-row", "int3-g64", "fp8", "bf16", "f16", "f32"}
 
 func benchCommand(ctx context.Context, args []string, out, notes io.Writer) (err error) {
+	if slices.Contains(args, "--stream") || slices.Contains(args, "-stream") {
+		return streamCommand(ctx, args, out, notes)
+	}
 	var m modelFlags
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.Bool("stream", false, "measure a model under memory limits instead: see colibri bench --stream --help")
 	m.register(flags)
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	kernelsOnly := flags.Bool("kernels", false, "measure the kernels only, no model")

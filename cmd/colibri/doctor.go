@@ -133,7 +133,7 @@ func (r *doctorReport) checkModel(ctx context.Context, m *modelFlags) error {
 	r.Problems = append(r.Problems, d.Warnings...)
 	r.Model = &modelReport{Dir: dir, Name: d.Name, ResidentBytes: d.ResidentBytes, ExpertBytes: d.ExpertBytes, BytesPerToken: d.BytesPerToken,
 		FitsWhole: d.ResidentBytes+d.ExpertBytes <= r.Memory.BudgetBytes}
-	rate, err := residency.MeasureDisk(ctx, dir)
+	rate, err := residency.MeasureDisk(ctx, dir, residency.QuickProbe)
 	if err != nil {
 		return err
 	}
