@@ -33,14 +33,15 @@ export function createSanitiser(window: Parameters<typeof createPurifier>[0]): (
       node.removeAttribute('target');
     }
   });
-  return (markup) =>
-    purifier.sanitize(markup, {
-      ALLOWED_TAGS: TAGS,
-      ALLOWED_ATTR: ATTRIBUTES,
-      ALLOW_DATA_ATTR: false,
-      ALLOW_ARIA_ATTR: false,
-      // Every attribute is held against this, as if it were an address, but for those named safe.
-      ALLOWED_URI_REGEXP: /^https?:\/\//i,
-      ADD_URI_SAFE_ATTR: ATTRIBUTES.filter((name) => name !== 'href'),
-    });
+  // Once: with settings passed to each call, DOMPurify builds its tables anew each time, which took 3 ms a frame of a growing answer.
+  purifier.setConfig({
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: ATTRIBUTES,
+    ALLOW_DATA_ATTR: false,
+    ALLOW_ARIA_ATTR: false,
+    // Every attribute is held against this, as if it were an address, but for those named safe.
+    ALLOWED_URI_REGEXP: /^https?:\/\//i,
+    ADD_URI_SAFE_ATTR: ATTRIBUTES.filter((name) => name !== 'href'),
+  });
+  return (markup) => purifier.sanitize(markup);
 }

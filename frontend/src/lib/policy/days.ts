@@ -7,6 +7,8 @@ export interface Group {
   conversations: Conversation[];
 }
 
+const MONTH = new Intl.DateTimeFormat('en-US', { month: 'long' });
+
 export function dayLabel(time: number, now: number): string {
   const start = new Date(now);
   start.setHours(0, 0, 0, 0);
@@ -17,7 +19,7 @@ export function dayLabel(time: number, now: number): string {
   if (daysAgo <= 1) return 'Yesterday';
   if (daysAgo <= 7) return 'Previous 7 days';
   if (daysAgo <= 30) return 'Previous 30 days';
-  const month = day.toLocaleDateString('en-US', { month: 'long' });
+  const month = MONTH.format(day);
   return day.getFullYear() === start.getFullYear() ? month : `${month} ${day.getFullYear()}`;
 }
 

@@ -7,11 +7,13 @@ import { meter } from './context';
 import { groupByDay } from './days';
 import { bytes, parameters, percent, rate, seconds, speedRange } from './format';
 import { gauge } from './gauge';
+import { inGroups } from './groups';
 import { destination } from './links';
 import { memoryChoice, memoryWords } from './memory';
 import { demands, description, statusWords } from './model';
 import { ending, lines, samplingWords } from './receipt';
 import { atEnd, followAfterScroll } from './scroll';
+import { HEADING_HEIGHT, nearRows, ROW_HEIGHT } from './rows';
 import { commandFor, keyLabel, SHORTCUTS } from './shortcuts';
 import { marked } from './snippet';
 import { plain, takeSentences } from './speech';
@@ -283,5 +285,25 @@ describe('shortcuts', () => {
   });
   it('are unique', () => {
     expect(new Set(SHORTCUTS.map((s) => keyLabel(s, true))).size).toBe(SHORTCUTS.length);
+  });
+});
+
+describe('long lists', () => {
+  it('have on the page only the rows near the view, and every row at some place of it', () => {
+    const counts = [3, 0, 2000, 40];
+    const height = counts.length * HEADING_HEIGHT + 2043 * ROW_HEIGHT;
+    const seen = counts.map(() => new Set<number>());
+    for (let top = 0; top < height; top += 300) {
+      const spans = nearRows(counts, { top, height: 600 });
+      expect(spans.reduce((n, s) => n + s.to - s.from, 0)).toBeLessThan(60);
+      spans.forEach((s, g) => {
+        for (let i = s.from; i < s.to; i++) seen[g]?.add(i);
+      });
+    }
+    expect(seen.map((s) => s.size)).toEqual(counts);
+  });
+  it('of messages are cut into groups in order', () => {
+    expect(inGroups([1, 2, 3, 4, 5], 2)).toEqual([[1, 2], [3, 4], [5]]);
+    expect(inGroups([], 2)).toEqual([]);
   });
 });

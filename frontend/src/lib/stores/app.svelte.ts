@@ -28,7 +28,8 @@ class AppStore {
   settings = $state<Settings | null>(null);
   library = $state<Container[]>([]);
   model = $state<ModelStatus>(NO_MODEL);
-  conversations = $state<Conversation[]>([]);
+  /** Replaced whole on every change: thousands of them are cheap to copy, not to watch one by one. */
+  conversations = $state.raw<readonly Conversation[]>([]);
   generations = $state<Record<string, GenerationStatus>>({});
   offers = $state<Offer[]>([]);
   notices = $state<ShownNotice[]>([]);
@@ -84,7 +85,8 @@ class AppStore {
 
   notify(notice: Notice): void {
     this.lastNotice += 1;
-    this.notices = [...this.notices.slice(-3), { ...notice, id: this.lastNotice }];
+    const others = this.notices.filter((n) => n.text !== notice.text || n.subject !== notice.subject);
+    this.notices = [...others.slice(-3), { ...notice, id: this.lastNotice }];
   }
 
   dismiss(id: number): void {
@@ -114,6 +116,11 @@ class AppStore {
     return this.library.find((c) => c.id === id);
   }
 
+  /** The draft of a listed conversation, which no event tells about. */
+  keepDraft(id: string, draft: string): void {
+    this.conversations = this.conversations.map((c) => (c.id === id ? { ...c, draft } : c));
+  }
+
   private async reload(what: 'library' | 'settings'): Promise<void> {
     await this.attempt(
       what === 'library'
@@ -124,8 +131,7 @@ class AppStore {
 
   private upsert(c: Conversation): void {
     const i = this.conversations.findIndex((old) => old.id === c.id);
-    if (i < 0) this.conversations = [c, ...this.conversations];
-    else this.conversations[i] = c;
+    this.conversations = i < 0 ? [c, ...this.conversations] : this.conversations.with(i, c);
   }
 
   private takeStats(stats: Stats): void {

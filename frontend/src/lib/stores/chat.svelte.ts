@@ -205,8 +205,7 @@ class ChatStore {
     const id = await app.attempt(this.ensure()); // what was typed into a new chat is kept too
     if (id === undefined) return;
     if (this.conversation?.id === id) this.conversation.draft = draft;
-    const listed = app.conversations.find((c) => c.id === id);
-    if (listed) listed.draft = draft;
+    app.keepDraft(id, draft);
     await app.attempt(bridge.saveDraft(id, draft));
   }
 

@@ -1,0 +1,41 @@
+// Holds the reader's place when something above it changes its height, which Chromium does by itself and WebKit does not.
+
+export class Place {
+  private readonly heights = new WeakMap<Element, number>();
+  private readonly observer: ResizeObserver | null;
+
+  /** scroller is what scrolls; held says whether there is a place to hold. */
+  constructor(scroller: () => HTMLElement | undefined, held: () => boolean) {
+    this.observer = CSS.supports('overflow-anchor', 'auto')
+      ? null
+      : new ResizeObserver((entries) => {
+          const node = scroller();
+          const shift = this.measure(entries, node?.getBoundingClientRect().top ?? 0);
+          if (node && held() && shift !== 0) node.scrollTop += shift;
+        });
+  }
+
+  /** Watches an element of the text. Elements may lie in each other; a change counts for the outermost that lies above the view. */
+  watch(node: Element): () => void {
+    this.observer?.observe(node);
+    return () => this.observer?.unobserve(node);
+  }
+
+  private measure(entries: readonly ResizeObserverEntry[], top: number): number {
+    let shift = 0;
+    const counted = new Set<Element>();
+    const outerFirst = entries.toSorted((a, b) =>
+      a.target === b.target ? 0 : a.target.contains(b.target) ? -1 : b.target.contains(a.target) ? 1 : 0,
+    );
+    for (const e of outerFirst) {
+      const height = e.borderBoxSize[0]?.blockSize ?? 0;
+      const old = this.heights.get(e.target);
+      this.heights.set(e.target, height);
+      if (old === undefined || e.target.getBoundingClientRect().bottom - height + old >= top) continue;
+      if ([...counted].some((outer) => outer.contains(e.target))) continue;
+      counted.add(e.target);
+      shift += height - old;
+    }
+    return shift;
+  }
+}
