@@ -117,9 +117,7 @@ func bytesOf[T float32 | int32](values []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*4)
 }
 
-// SaveKV puts the session's keys and values away under a name (a conversation's id). Without a name they go to the file they came
-// from while the session still has most of it, and to a new one otherwise: that is for sessions whose conversations are told apart
-// by their words only, as ResumeKV does.
+// SaveKV puts the session's keys and values away under a name (a conversation's id).
 func (s *Session) SaveKV(ctx context.Context, store KVStore, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,12 +130,6 @@ func (s *Session) SaveKV(ctx context.Context, store KVStore, name string) error 
 		return err
 	}
 	path := store.path(name)
-	if name == "" {
-		path = s.kept.path
-		if path == "" || s.kept.shared < s.kept.tokens/2 {
-			path = store.path(fmt.Sprint(s.tokens[:n]))
-		}
-	}
 	if err := store.save(s, path, n); err != nil {
 		return fmt.Errorf("the conversation's memory could not be kept on disk, it will be computed again: %w", err)
 	}
@@ -211,7 +203,7 @@ func (k KVStore) save(s *Session, path string, tokens int) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	s.kept = keptFile{path, tokens, tokens}
+	s.kept = keptFile{path, tokens}
 	return nil
 }
 
@@ -246,7 +238,6 @@ func (l *kvLayout) common(f *os.File, tokens []int32) (n int, end int64, err err
 type keptFile struct {
 	path   string
 	tokens int
-	shared int // of them, the session has had all the time
 }
 
 type kvChunk struct {
@@ -403,7 +394,7 @@ func (s *Session) loadKV(ctx context.Context, path string) (int, error) {
 		if s.draft.stopped = s.model.drafts && i > 0; s.drafts() {
 			s.draft.rows = len(s.tokens)
 		}
-		s.kept = keptFile{path, len(s.tokens), len(s.tokens)}
+		s.kept = keptFile{path, len(s.tokens)}
 		// Eviction goes by time of last use.
 		return len(s.tokens), os.Chtimes(path, time.Time{}, time.Now())
 	}

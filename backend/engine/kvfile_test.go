@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -189,7 +190,7 @@ func TestConversationsAreFoundByTheirWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, _ := ask(t, s, greedyRequest(texts[i], 6))
-		save(t, s, store, "")
+		save(t, s, store, fmt.Sprint(i))
 		texts[i] = slices.Concat(texts[i], r.IDs, []int32{7, 8})
 		return r
 	}

@@ -116,7 +116,6 @@ func (s *Session) Truncate(n int) {
 // cut forgets all but the first n tokens, or one fewer: see cutDrafting.
 func (s *Session) cut(n int) {
 	s.keep(s.cutDrafting(min(max(n, 0), len(s.tokens))))
-	s.kept.shared = min(s.kept.shared, len(s.tokens))
 }
 
 func (s *Session) keep(n int) {
