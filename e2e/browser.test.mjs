@@ -48,7 +48,7 @@ describe('the first minute', () => {
     const first = await answers.last().locator('.markdown').innerText();
     await answers.last().getByRole('button', { name: /^Receipt/ }).click();
     const card = page.locator('.receipt-card');
-    for (const line of ['Answer', 'First word after', 'Read from disk', 'Experts in memory', 'Seed']) await card.getByText(line, { exact: true }).waitFor();
+    for (const line of ['Answer', 'First word after', 'Read from disk', 'Found in memory', 'Seed']) await card.getByText(line, { exact: true }).waitFor();
     await picture(page, '03-receipt-light');
     await card.getByRole('button', { name: 'Again with the same settings' }).click();
     await page.getByText('2 / 2', { exact: true }).waitFor({ timeout: 60_000 });

@@ -3,7 +3,17 @@
 import * as go from '../../../wailsjs/go/main/App';
 import { EventsOn } from '../../../wailsjs/runtime/runtime';
 import { EventOrder } from './order';
-import type { AppEvent, Command, GenerateRequest, Generated, Sampling, Settings, State, Transcript } from './types';
+import type {
+  AppEvent,
+  Command,
+  GenerateRequest,
+  Generated,
+  Licence,
+  Sampling,
+  Settings,
+  State,
+  Transcript,
+} from './types';
 
 /** How long a missing event may take to arrive before the page asks for the whole state. */
 const GAP_PATIENCE_MILLIS = 400;
@@ -151,6 +161,9 @@ export async function transcript(id: string): Promise<Transcript> {
   return (await (await fetchData(`transcript?id=${encodeURIComponent(id)}`)).json()) as Transcript;
 }
 
+export async function licences(): Promise<Licence[]> {
+  return (await (await fetchData('licences')).json()) as Licence[];
+}
 export async function atlas(): Promise<ArrayBuffer> {
   return (await fetchData('atlas')).arrayBuffer();
 }

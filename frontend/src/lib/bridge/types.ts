@@ -261,6 +261,15 @@ export interface About {
   dataDir: string;
 }
 
+/** A work that is part of the program, and its terms (backend/licences). */
+export interface Licence {
+  name: string;
+  version: string;
+  spdx: string;
+  part: string;
+  text: string;
+}
+
 /** An event, by kind. */
 export type AppEvent = { seq: number } & (
   | { kind: 'piece'; data: Piece }

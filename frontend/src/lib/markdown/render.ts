@@ -70,6 +70,15 @@ for (const rule of ['th_open', 'td_open'] as const) {
   };
 }
 
+// "- [x] done" and "- [ ] to do" of GitHub's lists.
+md.core.ruler.push('tasks', (state) => {
+  state.tokens.forEach((token, i) => {
+    const first = token.type === 'inline' ? token.children?.[0] : undefined;
+    if (first?.type !== 'text' || state.tokens[i - 2]?.type !== 'list_item_open') return;
+    first.content = first.content.replace(/^\[([ xX])\] /, (_, mark: string) => (mark === ' ' ? '☐ ' : '☑ '));
+  });
+});
+
 // An image would be fetched from wherever it lies, with what the model put into the address. It is shown as a link instead.
 md.renderer.rules.image = (tokens, i) => {
   const token = tokens[i];

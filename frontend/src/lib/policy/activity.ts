@@ -1,6 +1,6 @@
-// What a token's time went into.
+// What a token's time went into: over the last second while an answer is made, over the whole of it afterwards.
 
-import type { Receipt } from '../bridge/types';
+import type { Receipt, TimeSplit } from '../bridge/types';
 
 export interface Part {
   kind: 'attention' | 'experts' | 'disk' | 'rest';
@@ -9,19 +9,44 @@ export interface Part {
   text: string;
 }
 
-/** Means over the tokens of an answer, the work on its prompt included. */
-export function timeSplit(r: Receipt | null): Part[] {
-  if (!r || r.tokens <= 0) return [];
+export interface Split {
+  title: string;
+  parts: Part[];
+}
+
+type Times = Pick<TimeSplit, 'attentionMillis' | 'expertMillis' | 'waitMillis' | 'otherMillis'>;
+
+/** The split of this moment where something is being computed, else that of the last answer. */
+export function timeSplit(live: TimeSplit, last: Receipt | null): Split | null {
+  if (total(live) > 0) {
+    if (live.tokens > 0) return { title: 'Time for each token, now', parts: parts(live, live.tokens) };
+    return { title: 'Time for reading the question, now', parts: parts(live, 0) };
+  }
+  if (!last || last.tokens <= 0 || total(last) <= 0) return null;
+  return { title: 'Time for each token of the last answer', parts: parts(last, last.tokens) };
+}
+
+function total(t: Times): number {
+  return t.attentionMillis + t.expertMillis + t.waitMillis + t.otherMillis;
+}
+
+/** Without tokens, shares alone say something. */
+function parts(t: Times, tokens: number): Part[] {
+  const whole = total(t);
   const times: [Part['kind'], string, number][] = [
-    ['attention', 'Attention and shared experts', r.attentionMillis],
-    ['experts', 'Routed experts', r.expertMillis],
-    ['disk', 'Waiting for the disk', r.waitMillis],
-    ['rest', 'Other', r.otherMillis],
+    ['attention', 'Attention and shared experts', t.attentionMillis],
+    ['experts', 'Routed experts', t.expertMillis],
+    ['disk', 'Waiting for the disk', t.waitMillis],
+    ['rest', 'Other', t.otherMillis],
   ];
-  const whole = times.reduce((sum, [, , millis]) => sum + millis, 0);
-  if (whole <= 0) return [];
-  return times.map(([kind, label, millis]) => {
-    const each = millis / r.tokens;
-    return { kind, label, share: millis / whole, text: `${each.toFixed(each < 10 ? 2 : 1)} ms` };
-  });
+  return times.map(([kind, label, millis]) => ({
+    kind,
+    label,
+    share: millis / whole,
+    text: tokens > 0 ? `${milliseconds(millis / tokens)} ms` : `${Math.round((millis / whole) * 100)} %`,
+  }));
+}
+
+function milliseconds(n: number): string {
+  return n.toFixed(n < 10 ? 2 : n < 100 ? 1 : 0);
 }

@@ -65,6 +65,19 @@ export function cellAt(a: AtlasData, fit: Fit, x: number, y: number): Cell | nul
   return { layer, expert };
 }
 
+const STEPS: Record<string, readonly [number, number]> = {
+  ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
+}; // prettier-ignore
+
+/** Where an arrow key leads; from nowhere to the first expert. Null for other keys. */
+export function step(a: AtlasData, from: Cell | null, key: string): Cell | null {
+  const by = STEPS[key];
+  if (!by) return null;
+  const within = (n: number, end: number) => Math.min(end - 1, Math.max(0, n));
+  const row = from ? within(a.sparse.indexOf(from.layer) + by[0], a.sparse.length) : 0;
+  return { layer: a.sparse[row] ?? 0, expert: from ? within(from.expert + by[1], a.experts) : 0 };
+}
+
 const TIERS = ['on disk', 'being read', 'cached', 'pinned'];
 
 export function cellWords(a: AtlasData, c: Cell): string {

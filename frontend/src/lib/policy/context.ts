@@ -7,18 +7,23 @@ export interface Meter {
   share: number;
   level: 'calm' | 'full' | 'over';
   short: string;
+  /** What the next prompt will cost, where that is worth saying. */
+  cost: string;
   sentence: string;
 }
 
 export function meter(use: ContextUse | null): Meter | null {
   if (!use || !use.known || use.limit <= 0) return null;
   const share = use.tokens / use.limit;
-  const wait = use.prefillSeconds >= 0.5 ? ` First word in about ${seconds(use.prefillSeconds)}.` : '';
+  const after = use.prefillSeconds >= 0.1 ? `in about ${seconds(use.prefillSeconds)}` : '';
+  const cost = after && `first word ${after}`;
+  const wait = after && ` The first word comes ${after}.`;
   if (use.tokens >= use.limit) {
     return {
       share: 1,
       level: 'over',
       short: `${count(use.tokens)} / ${count(use.limit)}`,
+      cost: '',
       sentence: `The conversation is longer than the model can hold (${count(use.tokens)} of ${count(use.limit)} tokens). The oldest messages will be left out of the next answer; the system prompt stays.`,
     };
   }
@@ -26,6 +31,7 @@ export function meter(use: ContextUse | null): Meter | null {
     share,
     level: share >= 0.75 ? 'full' : 'calm',
     short: `${count(use.tokens)} / ${count(use.limit)}`,
-    sentence: `${count(use.tokens)} of ${count(use.limit)} tokens used.${wait}`,
+    cost,
+    sentence: `This chat takes up ${count(use.tokens)} of the ${count(use.limit)} tokens that the model can hold; a word is about 1.3.${wait}`,
   };
 }

@@ -30,13 +30,34 @@ export function statusWords(m: ModelStatus): string {
   }
 }
 
+export interface Banner {
+  level: 'info' | 'error';
+  text: string;
+  /** What the button that loads the container says, if one is offered. */
+  load: string;
+}
+
+/** What is said above the composer while no model can answer. */
+export function banner(m: ModelStatus, c: Container | undefined): Banner | null {
+  if (m.phase === 'failed') return { level: 'error', text: m.error, load: c && !c.missing ? 'Try again' : '' };
+  if (m.phase === 'none')
+    return { level: 'info', text: 'No model is in memory.', load: c && !c.missing ? `Load ${c.name}` : '' };
+  return null;
+}
+
+/** "4-bit (int4-g64)": what the name of a format means. */
+export function formatWords(format: string): string {
+  const bits = /^(?:int|fp|mxfp|bf|f)(\d+)/.exec(format)?.[1];
+  return bits ? `${bits}-bit (${format})` : format;
+}
+
 /** Family, parameters, quantisation, experts: what a container is, in one line. */
 export function description(c: Container): string {
   const parts: string[] = [];
   if (c.family) parts.push(familyName(c.family));
   if (c.parameters > 0) parts.push(`${parameters(c.parameters)} parameters`);
-  if (c.format) parts.push(c.format);
-  if (c.experts > 0) parts.push(`${c.perToken} of ${c.experts} experts`);
+  if (c.format) parts.push(formatWords(c.format));
+  if (c.experts > 0) parts.push(`${c.perToken} of ${c.experts} experts for each word`);
   return parts.join(' · ');
 }
 

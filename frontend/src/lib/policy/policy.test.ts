@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import type { Container, Conversation, Message, ModelStatus, Receipt, Snapshot, Stats } from '../bridge/types';
 import { timeSplit } from './activity';
-import { brightness, cellAt, cellWords, fitAtlas, parseAtlas } from './atlas';
+import { droppedWords, readingWords, waitingWords } from './answer';
+import { brightness, cellAt, cellWords, fitAtlas, parseAtlas, step } from './atlas';
 import { composerAction, sendObstacle } from './composer';
 import { meter } from './context';
 import { groupByDay } from './days';
@@ -10,7 +11,9 @@ import { gauge } from './gauge';
 import { inGroups } from './groups';
 import { destination } from './links';
 import { memoryChoice, memoryWords } from './memory';
-import { demands, description, statusWords } from './model';
+import { byPart } from './licences';
+import { banner, demands, description, formatWords, statusWords } from './model';
+import { sameSampling } from './sampling';
 import { ending, lines, samplingWords } from './receipt';
 import { atEnd, followAfterScroll } from './scroll';
 import { HEADING_HEIGHT, nearRows, ROW_HEIGHT } from './rows';
@@ -110,7 +113,7 @@ describe('the context meter', () => {
     expect(meter({ known: false, tokens: 0, limit: 0, prefillSeconds: 0 })).toBeNull();
     const calm = meter({ known: true, tokens: 500, limit: 2000, prefillSeconds: 3.2 });
     expect(calm).toMatchObject({ share: 0.25, level: 'calm' });
-    expect(calm?.sentence).toContain('First word in about 3.2 s');
+    expect(calm?.sentence).toContain('The first word comes in about 3.2 s.');
     expect(meter({ known: true, tokens: 1600, limit: 2000, prefillSeconds: 0 })?.level).toBe('full');
     expect(meter({ known: true, tokens: 2500, limit: 2000, prefillSeconds: 0 })).toMatchObject({
       share: 1,
@@ -165,10 +168,20 @@ describe('the memory gauge', () => {
 describe('activity', () => {
   it('splits a token’s time', () => {
     const receipt = { tokens: 10, attentionMillis: 20, expertMillis: 50, waitMillis: 25, otherMillis: 5 } as Receipt;
-    expect(timeSplit(receipt).map((p) => [p.kind, p.share, p.text])).toEqual([
+    const idle = { tokens: 0, attentionMillis: 0, expertMillis: 0, waitMillis: 0, otherMillis: 0 };
+    expect(timeSplit(idle, receipt)?.parts.map((p) => [p.kind, p.share, p.text])).toEqual([
       ['attention', 0.2, '2.00 ms'], ['experts', 0.5, '5.00 ms'], ['disk', 0.25, '2.50 ms'], ['rest', 0.05, '0.50 ms'],
     ]); // prettier-ignore
-    expect(timeSplit(null)).toEqual([]);
+    const live = timeSplit(
+      { tokens: 2, attentionMillis: 50, expertMillis: 100, waitMillis: 250, otherMillis: 0 },
+      receipt,
+    );
+    expect(live?.title).toBe('Time for each token, now');
+    expect(live?.parts.map((p) => p.text)).toEqual(['25.0 ms', '50.0 ms', '125 ms', '0.00 ms']);
+    const prefill = timeSplit({ ...idle, attentionMillis: 30, waitMillis: 10 }, receipt);
+    expect(prefill?.title).toBe('Time for reading the question, now');
+    expect(prefill?.parts.map((p) => p.text)).toEqual(['75 %', '0 %', '25 %', '0 %']);
+    expect(timeSplit(idle, null)).toBeNull();
   });
   it('reads and draws the atlas', () => {
     const buffer = new ArrayBuffer(8 + 5 * 6);
@@ -236,9 +249,9 @@ describe('receipts', () => {
   }; // prettier-ignore
   it('list what an answer took and how to repeat it', () => {
     const text = lines(r).map((l) => `${l.label}: ${l.value}`);
-    expect(text).toContain('Prompt: 30 tokens, 10 remembered at 900 tok/s');
+    expect(text).toContain('Prompt: 30 tokens, 10 remembered; 900 tok/s');
     expect(text).toContain('Seed: 7');
-    expect(samplingWords({ ...r.sampling, temperature: 0 })).toBe('always the likeliest token');
+    expect(samplingWords({ ...r.sampling, temperature: 0 })).toBe('always the likeliest word');
   });
   it('say how an answer ended', () => {
     expect(ending('done', '', 'stop')).toBe('');
@@ -253,7 +266,7 @@ describe('receipts', () => {
 describe('models and memory', () => {
   const c = { name: 'Big', family: 'glm_moe_dsa', parameters: 744e9, format: 'int4-g64', experts: 256, perToken: 8, bytes: 372e9, needBytes: 30e9, speedLow: 0, speedHigh: 0 } as Container; // prettier-ignore
   it('are described', () => {
-    expect(description(c)).toBe('GLM-5 · 744 B parameters · int4-g64 · 8 of 256 experts');
+    expect(description(c)).toBe('GLM-5 · 744 B parameters · 4-bit (int4-g64) · 8 of 256 experts for each word');
     expect(demands(c)).toBe('372 GB on disk · needs 30.0 GB of memory');
     expect(['none', 'loading', 'ready', 'failed'].map((p) => statusWords(model(p as ModelStatus['phase'])))).toEqual([
       'not loaded', 'loading 43 %', 'ready', 'could not be loaded',
@@ -305,5 +318,73 @@ describe('long lists', () => {
   it('of messages are cut into groups in order', () => {
     expect(inGroups([1, 2, 3, 4, 5], 2)).toEqual([[1, 2], [3, 4], [5]]);
     expect(inGroups([], 2)).toEqual([]);
+  });
+});
+
+describe('what is said around an answer', () => {
+  const model = { phase: 'ready', id: 'm', name: 'GLM', stage: '', progress: 0.43, error: '', backend: '', context: 0 } as ModelStatus; // prettier-ignore
+  it('says what is waited for', () => {
+    expect(waitingWords({ ...model, phase: 'loading' })).toBe('Waiting for GLM, which is loading (43 %)');
+    expect(waitingWords(model)).toBe('Waiting for its turn');
+    expect(readingWords(512, 2048)).toBe('Reading the conversation, 25 % of 2,048 tokens');
+  });
+  it('says how much was left out, and that instructions were not', () => {
+    expect(droppedWords(1)).toMatch(/^The oldest message was left out .* Instructions are always kept\.$/);
+    expect(droppedWords(1200)).toMatch(/^The 1,200 oldest messages were left out/);
+  });
+  it('offers a way on while no model can answer', () => {
+    const c = { name: 'GLM', missing: false } as Container;
+    expect(banner(model, c)).toBeNull();
+    expect(banner({ ...model, phase: 'loading' }, c)).toBeNull();
+    expect(banner({ ...model, phase: 'none' }, c)).toEqual({
+      level: 'info',
+      text: 'No model is in memory.',
+      load: 'Load GLM',
+    });
+    expect(banner({ ...model, phase: 'failed', error: 'Why.' }, c)).toEqual({
+      level: 'error',
+      text: 'Why.',
+      load: 'Try again',
+    });
+    expect(banner({ ...model, phase: 'failed', error: 'Why.' }, { ...c, missing: true })?.load).toBe('');
+  });
+  it('names formats by their bits', () => {
+    expect(['int4-g64', 'int8-row', 'fp8', 'mxfp4', 'bf16', 'odd'].map(formatWords)).toEqual([
+      '4-bit (int4-g64)', '8-bit (int8-row)', '8-bit (fp8)', '4-bit (mxfp4)', '16-bit (bf16)', 'odd',
+    ]); // prettier-ignore
+  });
+  it('knows a preset by its values, not by its seed', () => {
+    const a = {
+      temperature: 0.7,
+      topP: 1,
+      topK: 0,
+      minP: 0,
+      repetitionPenalty: 1,
+      presencePenalty: 0,
+      seed: 5,
+      maxTokens: 10,
+    };
+    expect(sameSampling(a, { ...a, seed: -1 })).toBe(true);
+    expect(sameSampling(a, { ...a, topK: 1 })).toBe(false);
+  });
+  it('lists every licence once', () => {
+    const w = (name: string, part: string) => ({ name, part, version: '1', spdx: 'MIT', text: '' });
+    const groups = byPart([w('a', 'page'), w('b', 'program'), w('c', 'new'), w('d', 'page')]);
+    expect(groups.map((g) => `${g.title}: ${g.works.map((x) => x.name).join()}`)).toEqual([
+      'In the program: b',
+      'In the window: a,d',
+      'Others: c',
+    ]);
+  });
+});
+
+describe('the atlas by keyboard', () => {
+  const a = { layers: 4, experts: 3, sparse: [1, 3], heat: new Uint32Array(12), tiers: new Uint8Array(12), hottest: 0 };
+  it('walks over the layers that have experts and stays inside', () => {
+    expect(step(a, null, 'ArrowRight')).toEqual({ layer: 1, expert: 0 });
+    expect(step(a, { layer: 1, expert: 0 }, 'ArrowDown')).toEqual({ layer: 3, expert: 0 });
+    expect(step(a, { layer: 3, expert: 2 }, 'ArrowRight')).toEqual({ layer: 3, expert: 2 });
+    expect(step(a, { layer: 1, expert: 1 }, 'ArrowUp')).toEqual({ layer: 1, expert: 1 });
+    expect(step(a, null, 'Enter')).toBeNull();
   });
 });

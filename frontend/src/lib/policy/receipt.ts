@@ -10,7 +10,10 @@ export interface ReceiptLine {
 
 /** The one line under an answer. */
 export function summary(r: Receipt): string {
-  return `${count(r.tokens)} tokens · ${rate(r.tokensPerSecond)} tok/s`;
+  const parts = [`${count(r.tokens)} tokens`, `${rate(r.tokensPerSecond)} tok/s`];
+  if (r.timeToFirstTokenMillis > 0) parts.push(`first word ${seconds(r.timeToFirstTokenMillis / 1000)}`);
+  if (r.readBytes > 0) parts.push(`${bytes(r.readBytes)} read`);
+  return parts.join(' · ');
 }
 
 export function lines(r: Receipt): ReceiptLine[] {
@@ -21,11 +24,11 @@ export function lines(r: Receipt): ReceiptLine[] {
     {
       label: 'Prompt',
       value: `${count(r.promptTokens)} tokens${r.reusedTokens > 0 ? `, ${count(r.reusedTokens)} remembered` : ''}${
-        r.prefillTokensPerSecond > 0 ? ` at ${rate(r.prefillTokensPerSecond)} tok/s` : ''
+        r.prefillTokensPerSecond > 0 ? `; ${rate(r.prefillTokensPerSecond)} tok/s` : ''
       }`,
     },
     { label: 'Read from disk', value: bytes(r.readBytes) },
-    { label: 'Experts in memory', value: percent(r.hitRate) },
+    { label: 'Found in memory', value: percent(r.hitRate) },
   ];
   if (r.memoryLimitBytes > 0) out.push({ label: 'Memory limit', value: bytes(r.memoryLimitBytes) });
   out.push({ label: 'Seed', value: String(r.seed) }, { label: 'Sampling', value: samplingWords(r.sampling) });
@@ -33,7 +36,7 @@ export function lines(r: Receipt): ReceiptLine[] {
 }
 
 export function samplingWords(s: Sampling): string {
-  if (s.temperature === 0) return 'always the likeliest token';
+  if (s.temperature === 0) return 'always the likeliest word';
   const parts = [`temperature ${s.temperature}`];
   if (s.topP < 1) parts.push(`top-p ${s.topP}`);
   if (s.topK > 0) parts.push(`top-k ${s.topK}`);

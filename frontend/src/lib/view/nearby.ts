@@ -1,6 +1,7 @@
 // Which messages are rendered: those the reader has been near, a few milliseconds' worth in each frame.
 
 import { flushSync } from 'svelte';
+import { SvelteSet } from 'svelte/reactivity';
 
 /** This much above and below the view is rendered before it is seen. */
 const MARGIN = '1600px 0px';
@@ -9,7 +10,7 @@ const MARGIN = '1600px 0px';
 const BUDGET_MILLIS = 5;
 
 export class Nearby {
-  private rendered = $state<Record<string, boolean>>({});
+  private readonly rendered = new SvelteSet<string>();
   private waiting: string[] = [];
   private frame = 0;
   private readonly groups = new Map<Element, () => readonly string[]>();
@@ -26,12 +27,12 @@ export class Nearby {
   );
 
   has(id: string): boolean {
-    return this.rendered[id] === true;
+    return this.rendered.has(id);
   }
 
   /** Renders a message now. */
   add(id: string): void {
-    this.rendered[id] = true;
+    this.rendered.add(id);
   }
 
   /** Watches an element that holds messages; ids says which, now. */
@@ -49,7 +50,7 @@ export class Nearby {
   refresh(): void {
     this.waiting = [...this.close]
       .flatMap((node) => this.groups.get(node)?.() ?? [])
-      .filter((id) => !this.rendered[id]);
+      .filter((id) => !this.rendered.has(id));
     if (this.waiting.length > 0 && this.frame === 0) this.frame = requestAnimationFrame(() => this.work());
   }
 
@@ -58,7 +59,7 @@ export class Nearby {
     this.frame = 0;
     const until = performance.now() + BUDGET_MILLIS;
     while (this.waiting.length > 0 && performance.now() < until) {
-      this.rendered[this.waiting.pop() as string] = true;
+      this.rendered.add(this.waiting.pop() as string);
       flushSync();
     }
     if (this.waiting.length > 0) this.frame = requestAnimationFrame(() => this.work());
