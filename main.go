@@ -42,6 +42,15 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	paths := pathArguments(os.Args[1:])
+	instance, err := app.Claim(dir, paths)
+	if errors.Is(err, app.ErrHandedOver) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
 	logFile, err := app.OpenLog(filepath.Join(dir, "logs"))
 	if err != nil {
 		return err
@@ -53,7 +62,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	window := newWindow(log)
+	window := newWindow(log, instance)
 	core, err := app.New(app.Options{
 		DataDir: dir, Engine: chooseEngine(cacheDir(dir)), Store: store, Bundled: bundled.Path,
 		Send: window.send, Log: log, Notices: notices,
@@ -62,7 +71,8 @@ func run() error {
 		return err
 	}
 	window.core = core
-	core.OpenPaths(pathArguments(os.Args[1:], "."))
+	core.OpenPaths(paths)
+	go instance.Serve(window.openedAgain)
 
 	remembered := core.Settings().Window
 	start := options.Normal
@@ -90,10 +100,6 @@ func run() error {
 		Bind:               bound(window),
 		// File drops reach Go; the web view itself must not open what is dropped on it.
 		DragAndDrop: &options.DragAndDrop{EnableFileDrop: true, DisableWebViewDrop: runtime.GOOS == "darwin"},
-		SingleInstanceLock: &options.SingleInstanceLock{
-			UniqueId:               instanceID(dir),
-			OnSecondInstanceLaunch: window.secondInstance,
-		},
 		Mac: &mac.Options{
 			TitleBar:             mac.TitleBarHiddenInset(),
 			WebviewIsTransparent: true,
@@ -103,6 +109,15 @@ func run() error {
 		},
 		Linux: &linux.Options{ProgramName: "Colibri", WebviewGpuPolicy: linux.WebviewGpuPolicyNever},
 	})
+}
+
+// pathArguments are the files named on the command line.
+func pathArguments(args []string) []string {
+	here, err := os.Getwd()
+	if err != nil {
+		here = "/" // as the Finder starts programs; relative paths then lead nowhere, and the window says so
+	}
+	return app.PathArguments(args, here)
 }
 
 // dataDir is where settings, conversations and logs live. COLIBRI_DATA_DIR moves it, for tests and for a second, separate set.
@@ -155,6 +170,9 @@ func orDefault(value, fallback int) int {
 func (w *window) shutdown(context.Context) {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownPatience)
 	defer cancel()
+	if err := w.instance.StopServing(); err != nil {
+		w.log.Error("closing", "error", err)
+	}
 	if err := w.core.Close(ctx); err != nil {
 		w.log.Error("closing", "error", err)
 	}

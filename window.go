@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"log/slog"
-	"path/filepath"
 	goruntime "runtime"
 	"strings"
 	"time"
 
 	"github.com/wailsapp/wails/v2/pkg/menu"
 	"github.com/wailsapp/wails/v2/pkg/menu/keys"
-	"github.com/wailsapp/wails/v2/pkg/options"
 	"github.com/wailsapp/wails/v2/pkg/runtime"
 
 	"colibri/backend/app"
@@ -22,14 +18,15 @@ const shutdownPatience = 5 * time.Second
 
 // window is the link between the app and the screen.
 type window struct {
-	core  *app.App
-	log   *slog.Logger
-	ctx   context.Context // Wails' own; valid once ready is closed
-	ready chan struct{}
+	core     *app.App
+	log      *slog.Logger
+	instance *app.Instance
+	ctx      context.Context // Wails' own; valid once ready is closed
+	ready    chan struct{}
 }
 
-func newWindow(log *slog.Logger) *window {
-	return &window{log: log, ready: make(chan struct{})}
+func newWindow(log *slog.Logger, instance *app.Instance) *window {
+	return &window{log: log, instance: instance, ready: make(chan struct{})}
 }
 
 func (w *window) started(ctx context.Context) {
@@ -68,34 +65,12 @@ func (w *window) send(e app.Event) {
 	runtime.EventsEmit(w.ctx, "colibri", e)
 }
 
-func (w *window) secondInstance(data options.SecondInstanceData) {
+// openedAgain is called when the program was started a second time.
+func (w *window) openedAgain(paths []string) {
+	w.core.OpenPaths(paths)
 	<-w.ready
-	w.core.OpenPaths(pathArguments(data.Args, data.WorkingDirectory))
 	runtime.Show(w.ctx)
 	runtime.WindowUnminimise(w.ctx)
-}
-
-// pathArguments are the arguments that name files: options, such as the process number old systems pass, are left out.
-func pathArguments(args []string, dir string) []string {
-	var out []string
-	for _, a := range args {
-		if a == "" || strings.HasPrefix(a, "-") {
-			continue
-		}
-		if !filepath.IsAbs(a) {
-			a = filepath.Join(dir, a)
-		}
-		if abs, err := filepath.Abs(a); err == nil {
-			out = append(out, abs)
-		}
-	}
-	return out
-}
-
-// instanceID makes one instance for each data folder.
-func instanceID(dir string) string {
-	sum := sha256.Sum256([]byte(dir))
-	return "colibri_" + hex.EncodeToString(sum[:8])
 }
 
 func (w *window) beforeClose(context.Context) (prevent bool) {

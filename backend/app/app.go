@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -145,7 +146,7 @@ func (a *App) State() (State, error) {
 		Model:         a.model.ModelStatus,
 		Conversations: conversations,
 		Generations:   []GenerationStatus{},
-		Offers:        a.offers,
+		Offers:        slices.Clone(a.offers),
 		Stats:         a.statsLocked(),
 	}
 	for _, g := range a.generations {
