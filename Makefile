@@ -11,7 +11,7 @@ WINDOW_TAGS := desktop,production,webkit2_41
 DEV_TAGS := dev,webkit2_41
 endif
 
-.PHONY: help run test cli window window-dev colibri-sim frontend app dmg bench soak fuzz clean
+.PHONY: help run test cli window window-dev colibri-sim frontend app dmg bench bench-check compare soak fuzz clean
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,15 @@ app: setup-run frontend ## Colibri.app (on a Mac); see build/darwin/package.sh f
 dmg: app ## Colibri.dmg (on a Mac)
 	build/darwin/package.sh dmg
 
-bench: cli ## what this machine does: kernels, prefill, decode
+bench: cli ## what this machine does: kernels, prefill, decode, drafts, start-up
 	build/bin/colibri bench
+
+bench-check: cli ## half a minute of it as the suite runs it: figures to test-results/bench.json, fails only on other tokens
+	@mkdir -p test-results
+	build/bin/colibri bench --json --rounds 2 --expect testdata/bench-tokens.json >test-results/bench.json
+
+compare: ## two revisions in one run: make compare A=HEAD~1 B=HEAD; see scripts/compare for settings
+	go run ./scripts/compare $(A) $(B)
 
 soak: ## the long forms of tests that the suite runs shortened
 	COLIBRI_SOAK=1 go test -timeout 2h ./backend/chat/store ./backend/residency ./backend/engine

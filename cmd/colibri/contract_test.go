@@ -36,7 +36,7 @@ func TestWrongUsageExitsWith2(t *testing.T) {
 		{}, {"fly"}, {"run"}, {"run", "--prompt", "a", "--ids", "b"}, {"run", "--prompt", "a", "extra"}, {"run", "--prompt", "a", "--top-p", "7"},
 		{"run", "--prompt", "a", "--max-tokens", "-1"}, {"run", "--prompt", "a", "--memory", "lots"}, {"run", "--raw", "--system", "s", "--prompt", "a"},
 		{"eval"}, {"eval", "--ids", "x"}, {"eval", "--ids", "x", "--logits", "y", "--text", "z"},
-		{"convert", "only"}, {"convert", "a", "b", "--experts", "int5"}, {"inspect"}, {"generate", "x"}, {"plan"}, {"replay", "t"}, {"bench", "--rounds", "0"},
+		{"convert", "only"}, {"convert", "a", "b", "--experts", "int5"}, {"inspect"}, {"generate", "x"}, {"plan"}, {"replay", "t"}, {"bench", "--rounds", "0"}, {"bench", "--parts", "wings"},
 	} {
 		if code, _, notes := colibri(t, args...); code != 2 || notes == "" {
 			t.Errorf("colibri %v: exit %d, %q", args, code, notes)
@@ -238,6 +238,9 @@ func TestDoctorNamesThisMachine(t *testing.T) {
 
 // The bundled model is unpacked once for all tests, into a folder of their own.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		main() // colibri bench starts this program anew
+	}
 	cache, err := os.MkdirTemp("", "colibri-test-")
 	if err != nil {
 		panic(err)

@@ -29,7 +29,7 @@ var commands = []command{
 	{"doctor", "says what this machine is and what it would run", doctorCommand},
 	{"plan", "predicts speed and memory of a model on a described machine", planCommand},
 	{"replay", "counts hits and misses of expert caches over a recorded trace", replayCommand},
-	{"bench", "measures kernels, prefill and decode", benchCommand},
+	{"bench", "measures kernels, prefill, decode, drafts and start-up", benchCommand},
 }
 
 // usageError is a mistake in the arguments: exit code 2.
