@@ -1,0 +1,3 @@
+#pragma once
+#include <stddef.h>
+long write(int file, const void *from, size_t bytes);
