@@ -1,36 +1,15 @@
-// What a transcript can do to the page: hostile text, long chats, a long answer, and whether everybody can use it.
+// What a transcript can do to the page: hostile text, long chats, a long answer, and the keyboard alone.
 
 import assert from 'node:assert/strict';
-import { readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
+import { importMessages, openChat, turns } from './fixtures.mjs';
 import { HOSTILE } from './hostile.mjs';
 import { answered, ask, picture, ready, startInBrowser, temporaryFolder, until } from './harness.mjs';
 
-const axeSource = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-
-/** An export file with one conversation. */
-function exported(title, turns) {
-  const messages = turns.map((text, i) => ({
-    id: `m${i}`, parent: i === 0 ? '' : `m${i - 1}`, role: i % 2 === 0 ? 'user' : 'assistant', text, thinking: '', state: 'done', error: '', created: 1000 + i, receipt: null,
-  }));
-  return JSON.stringify({
-    format: 'colibri-conversations', version: 1,
-    conversations: [{ conversation: { id: 'c', title, head: messages.at(-1).id, created: 1, updated: 2, systemPrompt: '', draft: '', pinned: false, sampling: null }, messages }],
-  });
-}
-
-async function importChat(page, title, turns) {
-  const folder = temporaryFolder();
-  const file = join(folder, 'chat.json');
-  writeFileSync(file, exported(title, turns));
-  await page.evaluate((f) => window.go.main.Dev.Answer(f), file);
-  await page.evaluate(() => window.go.main.Dev.Menu('import'));
-  await page.getByRole('navigation').getByText(title).waitFor();
-  rmSync(folder, { recursive: true });
-}
-const open = (page, title) => page.getByRole('navigation').getByText(title).click();
+const importChat = (page, title, texts) => importMessages(page, title, turns(texts));
+const open = openChat;
 
 describe('hostile transcripts', () => {
   it(`${HOSTILE.length} payloads cause no request, no script, no navigation and no dead bindings`, async () => {
@@ -172,52 +151,8 @@ describe('long transcripts', () => {
   });
 });
 
-describe('for everybody', () => {
-  for (const { theme, viewport, scale, name } of [
-    { theme: 'light', viewport: { width: 880, height: 560 }, scale: 1, name: '880x560' },
-    { theme: 'dark', viewport: { width: 1280, height: 800 }, scale: 1, name: '1280x800' },
-    { theme: 'light', viewport: { width: 640, height: 400 }, scale: 2, name: '200-percent' }, // 1280x800 at 200 % zoom
-  ]) {
-    it(`axe finds nothing serious, ${name}, ${theme}`, async () => {
-      const s = await startInBrowser({ theme, viewport, scale });
-      const { page } = s;
-      const check = async (what) => {
-        // Evaluated by the debugger, which the content policy does not bind.
-        await page.evaluate(axeSource);
-        const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
-        const serious = violations.filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 120)).join(' | ')}`);
-        await picture(page, `30-${name}-${theme}-${what}`);
-        assert.deepEqual(serious, [], what);
-      };
-      try {
-        await page.emulateMedia({ reducedMotion: 'reduce' }); // a colour that is fading in has no contrast to speak of
-        await ready(page);
-        await page.locator('.picker .state.ready').waitFor({ state: 'attached' });
-        await check('welcome');
-        await importChat(page, 'everything', ['Show me everything', '# A title\n\nText with *emphasis*, `code` and [a link](https://example.org).\n\n```go\nfunc main() {}\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n$$x^2$$\n\n> quoted']);
-        await open(page, 'everything');
-        await page.locator('figure.code').waitFor();
-        await check('chat');
-        for (const [keys, what] of [['Control+,', 'settings'], ['Control+m', 'models'], ['Control+/', 'shortcuts']]) {
-          await page.keyboard.press(keys);
-          await page.getByRole('dialog').waitFor();
-          await check(what);
-          await page.keyboard.press('Escape');
-          await page.getByRole('dialog').waitFor({ state: 'hidden' });
-        }
-        await page.keyboard.press('Control+i');
-        await page.getByRole('complementary', { name: 'Activity' }).waitFor();
-        await check('activity');
-        // Nothing lies outside the window.
-        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-        assert.ok(overflow <= 0, `the page is ${overflow} pixels too wide`);
-      } finally {
-        await s.stop();
-      }
-    });
-  }
-
-  it('the keyboard alone reaches everything', async () => {
+describe('the keyboard', () => {
+  it('alone reaches everything', async () => {
     const s = await startInBrowser();
     const { page } = s;
     try {
