@@ -4,6 +4,8 @@ import (
 	"errors"
 	"runtime"
 	"runtime/debug"
+
+	"colibri/backend/version"
 )
 
 // About is what the about box says.
@@ -16,11 +18,11 @@ type About struct {
 
 // About says which program this is.
 func (a *App) About() About {
-	about := About{Version: "development build", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, DataDir: a.opts.DataDir}
+	about := About{Version: version.Number, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, DataDir: a.opts.DataDir}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" && len(s.Value) >= 9 {
-				about.Version = s.Value[:9]
+				about.Version += " (" + s.Value[:9] + ")"
 			}
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+
+	"colibri/backend/licences"
 )
 
 // Policy is the content policy of every response: nothing but the program's own files, no frames, no remote anything.
@@ -31,6 +33,8 @@ func (a *App) Middleware(next http.Handler) http.Handler {
 		case "transcript":
 			v, err := a.Transcript(r.URL.Query().Get("id"))
 			writeData(w, v, err)
+		case "licences":
+			writeData(w, licences.All(), nil)
 		case "atlas":
 			a.writeAtlas(w)
 		default:

@@ -67,16 +67,23 @@ func (e *emitter) post(kind, key string, data any) {
 	e.signal()
 }
 
-// piece queues text, appended to the message's unsent text where nothing came between.
+// piece queues text, appended to the message's unsent text. Figures that were posted in between stay after it: they are states, of which
+// the newest counts. Everything else keeps its place, and text that comes after it comes after it.
 func (e *emitter) piece(p Piece) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := len(e.pending); n > 0 {
-		if last, ok := e.pending[n-1].data.(Piece); ok && last.Message == p.Message && last.Thinking == p.Thinking {
-			last.Text += p.Text
-			e.pending[n-1].data = last
-			e.signal()
-			return
+	for i := len(e.pending) - 1; i >= 0; i-- {
+		if last, ok := e.pending[i].data.(Piece); ok {
+			if last.Message == p.Message && last.Thinking == p.Thinking {
+				last.Text += p.Text
+				e.pending[i].data = last
+				e.signal()
+				return
+			}
+			break
+		}
+		if kind := e.pending[i].kind; kind != "generation" && kind != "stats" && kind != "model" {
+			break
 		}
 	}
 	e.pending = append(e.pending, pendingEvent{kind: "piece", data: p})

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -74,6 +76,36 @@ func TestOnlyTheNewestOfAKeyIsSentAndCausesStayBeforeEffects(t *testing.T) {
 	e.flush()
 	if len(c.events) != 2 || c.events[0].Kind != "piece" || string(c.events[1].Data) != `"done"` {
 		t.Errorf("%+v", c.events)
+	}
+}
+
+// A frame's tokens are one event, with one of the figures that were posted after each.
+func TestTheTokensOfAFrameAreOneEvent(t *testing.T) {
+	e := &emitter{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)} // nobody sends: one endless frame
+	for i := range 50 {
+		e.piece(Piece{Message: "m", Text: "word "})
+		e.post("generation", "c", GenerationStatus{Tokens: i + 1})
+		if i%10 == 0 {
+			e.post("stats", "stats", Stats{})
+		}
+	}
+	e.seal()
+	if len(e.outbox) != 3 || e.outbox[0].Kind != "piece" || !contains(e.outbox[0], strings.Repeat("word ", 50)) || !contains(e.outbox[2], `"tokens":50`) {
+		t.Errorf("%d events: %v", len(e.outbox), e.outbox)
+	}
+	// What is no figure keeps its place among the words.
+	e.piece(Piece{Message: "m", Text: "a"})
+	e.post("message", "m", Message{ID: "m"})
+	e.piece(Piece{Message: "m", Text: "b"})
+	e.piece(Piece{Message: "m", Text: "c", Thinking: true})
+	e.piece(Piece{Message: "m", Text: "d"})
+	e.seal()
+	var kinds []string
+	for _, event := range e.outbox[3:] {
+		kinds = append(kinds, event.Kind)
+	}
+	if got := strings.Join(kinds, " "); got != "piece message piece piece piece" {
+		t.Errorf("order: %s", got)
 	}
 }
 
@@ -226,5 +258,18 @@ func TestTheTimeSplitIsThatOfTheLastSecond(t *testing.T) {
 	r.add(began.Add(3*time.Second), telemetry.Snapshot{Tokens: 1}) // another model
 	if r.split != (TimeSplit{}) {
 		t.Errorf("%+v", r.split)
+	}
+}
+
+func TestLicencesAreServed(t *testing.T) {
+	f := newFixture(t)
+	answer := httptest.NewRecorder()
+	f.Middleware(http.NotFoundHandler()).ServeHTTP(answer, httptest.NewRequest("GET", "/data/licences", nil))
+	var works []struct{ Name, SPDX, Part, Text string }
+	if err := json.Unmarshal(answer.Body.Bytes(), &works); err != nil || len(works) < 10 || works[0].Name != "Colibri" || !strings.Contains(works[0].Text, "MIT") {
+		t.Errorf("%d works, %v", len(works), err)
+	}
+	if policy := answer.Header().Get("Content-Security-Policy"); policy != Policy {
+		t.Errorf("policy: %q", policy)
 	}
 }
