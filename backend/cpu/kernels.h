@@ -33,7 +33,7 @@ typedef struct {
 enum { layout_whole, layout_nibbles, layout_crumbs, layouts };
 
 enum {
-    product_batch = 64,  // most rows of one call of product
+    product_batch = 128, // most rows of one call of product
     attention_tile = 64, // positions that share one rescaling of the online softmax
 };
 

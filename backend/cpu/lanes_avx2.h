@@ -4,6 +4,7 @@
 #define LANES 8
 typedef __m256 vf;
 typedef __m256i vi;
+typedef __m128 v4;
 
 static inline vf v_zero(void) { return _mm256_setzero_ps(); }
 static inline vf v_set(float x) { return _mm256_set1_ps(x); }
@@ -27,6 +28,38 @@ static inline float v_sum(vf x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+// v_sum of each, added in the same order
+static inline v4 v_sum4(vf a, vf b, vf c, vf d) {
+    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
+    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
+    __m256d low = _mm256_unpacklo_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd)), high = _mm256_unpackhi_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd));
+    __m256 s = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
+    __m128 ab = _mm256_castps256_ps128(s), cd = _mm256_extractf128_ps(s, 1);
+    return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD));
+}
+static inline void v4_store(float *p, v4 x) { _mm_storeu_ps(p, x); }
+static inline v4 v4_scaled(v4 x, const float *factors) { return _mm_mul_ps(x, _mm_loadu_ps(factors)); }
+// out[k] has p[j*stride+k] in lane j, for k < 8
+static inline void v_columns(const float *p, int stride, vf *out) {
+    __m256 pair[8], four[8];
+    for (int h = 0; h < 8; h += 4) {
+        for (int i = 0; i < 2; i++) {
+            const float *q = p + (h + 2 * i) * stride;
+            __m256 a = _mm256_loadu_ps(q), b = _mm256_loadu_ps(q + stride);
+            pair[h + 2 * i] = _mm256_unpacklo_ps(a, b);
+            pair[h + 2 * i + 1] = _mm256_unpackhi_ps(a, b);
+        }
+        for (int i = 0; i < 2; i++) {
+            __m256d a = _mm256_castps_pd(pair[h + i]), b = _mm256_castps_pd(pair[h + 2 + i]);
+            four[h + 2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            four[h + 2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    }
+    for (int k = 0; k < 4; k++) {
+        out[k] = _mm256_permute2f128_ps(four[k], four[4 + k], 0x20);
+        out[4 + k] = _mm256_permute2f128_ps(four[k], four[4 + k], 0x31);
+    }
 }
 
 static inline vf v_from_i8(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }

@@ -8,6 +8,7 @@ typedef struct {
 typedef struct {
     uint32x4_t a, b;
 } vi;
+typedef float32x4_t v4;
 
 static inline vf v_both(float32x4_t a, float32x4_t b) { return (vf){a, b}; }
 static inline vi vi_both(uint32x4_t a, uint32x4_t b) { return (vi){a, b}; }
@@ -38,6 +39,33 @@ static inline float v_sum(vf x) {
     float32x4_t s = vaddq_f32(x.a, x.b);
     float32x2_t h = vadd_f32(vget_low_f32(s), vget_high_f32(s));
     return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
+}
+// v_sum of each, added in the same order
+static inline v4 v_sum4(vf a, vf b, vf c, vf d) {
+    float32x4_t sa = vaddq_f32(a.a, a.b), sb = vaddq_f32(b.a, b.b), sc = vaddq_f32(c.a, c.b), sd = vaddq_f32(d.a, d.b);
+    float32x4_t ab = vcombine_f32(vadd_f32(vget_low_f32(sa), vget_high_f32(sa)), vadd_f32(vget_low_f32(sb), vget_high_f32(sb)));
+    float32x4_t cd = vcombine_f32(vadd_f32(vget_low_f32(sc), vget_high_f32(sc)), vadd_f32(vget_low_f32(sd), vget_high_f32(sd)));
+    return vpaddq_f32(ab, cd);
+}
+static inline void v4_store(float *p, v4 x) { vst1q_f32(p, x); }
+static inline v4 v4_scaled(v4 x, const float *factors) { return vmulq_f32(x, vld1q_f32(factors)); }
+// 4 columns of 4 rows
+static inline void v_columns4(const float *p, int stride, float32x4_t *out) {
+    float32x4_t a = vld1q_f32(p), b = vld1q_f32(p + stride), c = vld1q_f32(p + 2 * stride), d = vld1q_f32(p + 3 * stride);
+    float32x4x2_t ab = vtrnq_f32(a, b), cd = vtrnq_f32(c, d);
+    for (int i = 0; i < 2; i++) {
+        out[i] = vcombine_f32(vget_low_f32(ab.val[i]), vget_low_f32(cd.val[i]));
+        out[2 + i] = vcombine_f32(vget_high_f32(ab.val[i]), vget_high_f32(cd.val[i]));
+    }
+}
+// out[k] has p[j*stride+k] in lane j, for k < 8
+static inline void v_columns(const float *p, int stride, vf *out) {
+    for (int k = 0; k < 8; k += 4) {
+        float32x4_t low[4], high[4];
+        v_columns4(p + k, stride, low);
+        v_columns4(p + 4 * stride + k, stride, high);
+        for (int i = 0; i < 4; i++) out[k + i] = v_both(low[i], high[i]);
+    }
 }
 
 static inline vf v_from_s16(int16x8_t h) {

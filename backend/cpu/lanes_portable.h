@@ -7,6 +7,7 @@
 // Vector types rather than structures of arrays: gcc needed minutes for the latter once everything was inlined, and seconds for these.
 typedef float vf __attribute__((vector_size(32)));
 typedef uint32_t vi __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
 #define EACH for (int i = 0; i < 8; i++)
 
 static inline vf v_set(float x) {
@@ -71,6 +72,16 @@ static inline vf v_power2(vf n) {
     return n;
 }
 static inline float v_sum(vf x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+static inline v4 v_sum4(vf a, vf b, vf c, vf d) { return (v4){v_sum(a), v_sum(b), v_sum(c), v_sum(d)}; }
+static inline void v4_store(float *p, v4 x) { memcpy(p, &x, sizeof x); }
+static inline v4 v4_scaled(v4 x, const float *factors) {
+    for (int i = 0; i < 4; i++) x[i] *= factors[i];
+    return x;
+}
+// out[k] has p[j*stride+k] in lane j, for k < 8
+static inline void v_columns(const float *p, int stride, vf *out) {
+    for (int k = 0; k < 8; k++) EACH out[k][i] = p[i * stride + k];
+}
 
 static inline vf v_from_i8(const int8_t *p) {
     vf r = {0};

@@ -1,0 +1,155 @@
+// Part of kernels_body.h: dots, softmax and weighted sums over positions of a cache.
+
+INLINE vf load_part(const float *p, int n) {
+    if (n >= LANES) return v_load(p);
+    float part[LANES] = {0};
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return v_load(part);
+}
+
+enum { most_queries = 3 };
+
+INLINE void dot_part(const int Q, const int T, const float *const *q, int q_offset, const float *const *k, int dim, vf acc[most_queries][8]) {
+    int c = 0;
+    for (; c + LANES <= dim; c += LANES) {
+        vf kv[8];
+        UNROLL for (int t = 0; t < T; t++) kv[t] = v_load(k[t] + c);
+        UNROLL for (int i = 0; i < Q; i++) {
+            vf qv = v_load(q[i] + q_offset + c);
+            UNROLL for (int t = 0; t < T; t++) acc[i][t] = v_fma(qv, kv[t], acc[i][t]);
+        }
+    }
+    if (c < dim) {
+        for (int t = 0; t < T; t++) {
+            vf kv = load_part(k[t] + c, dim - c);
+            for (int i = 0; i < Q; i++) acc[i][t] = v_fma(v_load(q[i] + q_offset + c), kv, acc[i][t]);
+        }
+    }
+}
+
+INLINE void dot_tile(const int Q, const int T, const float *const *q, const float *const *ka, int dim_a, const float *const *kb, int dim_b, float *out,
+                     int stride) {
+    vf acc[most_queries][8];
+    UNROLL for (int i = 0; i < Q; i++) UNROLL for (int t = 0; t < T; t++) acc[i][t] = v_zero();
+    dot_part(Q, T, q, 0, ka, dim_a, acc);
+    if (dim_b) dot_part(Q, T, q, (dim_a + LANES - 1) / LANES * LANES, kb, dim_b, acc);
+    UNROLL for (int i = 0; i < Q; i++) {
+        if (T % 4 == 0) {
+            UNROLL for (int t = 0; t < T; t += 4) v4_store(out + i * stride + t, v_sum4(acc[i][t], acc[i][t + 1], acc[i][t + 2], acc[i][t + 3]));
+        } else {
+            UNROLL for (int t = 0; t < T; t++) out[i * stride + t] = v_sum(acc[i][t]);
+        }
+    }
+}
+
+// T positions at a time keep the multipliers busy; what is left of positions goes one by one.
+INLINE void dot_tiles(const int Q, const int T, const float *const *q, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions,
+                      float *out, int stride) {
+    int t = 0;
+#ifndef LANES_PORTABLE
+    for (; t + T <= positions; t += T) dot_tile(Q, T, q, ka + t, dim_a, kb + t, dim_b, out + t, stride);
+#else
+    (void)T;
+#endif
+    for (; t < positions; t++) dot_tile(Q, 1, q, ka + t, dim_a, kb + t, dim_b, out + t, stride);
+}
+
+static void scores(const float *const *q, int n, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions, float *out,
+                   int stride) {
+    int i = 0;
+#ifndef LANES_PORTABLE
+    for (; n - i > 4 || n - i == 3; i += 3) dot_tiles(3, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride);
+    for (; n - i >= 2; i += 2) dot_tiles(2, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride);
+#endif
+    for (; i < n; i++) dot_tiles(1, 8, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride);
+}
+
+static void index_scores(const float *const *q, int n, const float *weight, float factor, const float *const *k, int dim, int positions, float *out) {
+    float dots[4 * attention_tile];
+    for (int t = 0; t < positions; t++) out[t] = 0;
+    for (int i = 0; i < n; i += 4) {
+        int m = n - i < 4 ? n - i : 4;
+        scores(q + i, m, k, dim, k, 0, positions, dots, attention_tile);
+        for (int j = 0; j < m; j++) {
+            for (int t = 0; t < positions; t++) {
+                float d = dots[j * attention_tile + t] * factor;
+                // not fmaxf: NaN must stay NaN
+                out[t] += weight[i + j] * (d < 0 ? 0 : d);
+            }
+        }
+    }
+}
+
+static float softmax_step(float *s, int n, float *maximum, float *sum) {
+    float m = *maximum;
+    for (int t = 0; t < n; t++) m = s[t] > m ? s[t] : m;
+    float padded[attention_tile + LANES];
+    memcpy(padded, s, (size_t)n * sizeof *s);
+    for (int t = n; t < n + LANES; t++) padded[t] = m;
+    vf acc = v_zero();
+    int t = 0;
+    for (; t + LANES <= n; t += LANES) {
+        vf e = v_exp(v_sub(v_load(padded + t), v_set(m)));
+        v_store(s + t, e);
+        acc = v_add(acc, e);
+    }
+    float total = v_sum(acc);
+    if (t < n) {
+        float e[LANES];
+        v_store(e, v_exp(v_sub(v_load(padded + t), v_set(m))));
+        for (int j = 0; t < n; t++, j++) {
+            s[t] = e[j];
+            total += e[j];
+        }
+    }
+    float old[LANES];
+    v_store(old, v_exp(v_set(*maximum - m)));
+    *maximum = m;
+    *sum = *sum * old[0] + total;
+    return old[0];
+}
+
+INLINE void weigh_tile(const int Q, const int C, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int c,
+                       int positions) {
+    vf acc[most_queries][8];
+    UNROLL for (int i = 0; i < Q; i++) UNROLL for (int j = 0; j < C; j++)
+        acc[i][j] = v_mul(v_load(out[i] + c + j * LANES), v_set(factor[i]));
+    for (int t = 0; t < positions; t++) {
+        vf vv[8];
+        UNROLL for (int j = 0; j < C; j++) vv[j] = v_load(v[t] + c + j * LANES);
+        UNROLL for (int i = 0; i < Q; i++) {
+            vf pv = v_set(p[i * stride + t]);
+            UNROLL for (int j = 0; j < C; j++) acc[i][j] = v_fma(pv, vv[j], acc[i][j]);
+        }
+    }
+    UNROLL for (int i = 0; i < Q; i++) UNROLL for (int j = 0; j < C; j++) v_store(out[i] + c + j * LANES, acc[i][j]);
+}
+
+INLINE void weigh_rows(const int Q, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int dim, int positions) {
+    int c = 0;
+#ifndef LANES_PORTABLE
+    const int wide = Q == 1 ? 8 : 4;
+    for (; c + wide * LANES <= dim; c += wide * LANES) weigh_tile(Q, wide, out, factor, p, stride, v, c, positions);
+#endif
+    for (; c + LANES <= dim; c += LANES) weigh_tile(Q, 1, out, factor, p, stride, v, c, positions);
+    if (c < dim) {
+        size_t bytes = (size_t)(dim - c) * sizeof(float);
+        for (int i = 0; i < Q; i++) {
+            float a[LANES] = {0};
+            memcpy(a, out[i] + c, bytes);
+            vf acc = v_mul(v_load(a), v_set(factor[i]));
+            for (int t = 0; t < positions; t++) acc = v_fma(v_set(p[i * stride + t]), load_part(v[t] + c, dim - c), acc);
+            v_store(a, acc);
+            memcpy(out[i] + c, a, bytes);
+        }
+    }
+}
+
+static void weigh(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions) {
+    int i = 0;
+#ifndef LANES_PORTABLE
+    for (; n - i > 4 || n - i == 3; i += 3) weigh_rows(3, out + i, factor + i, p + i * stride, stride, v, dim, positions);
+    for (; n - i >= 2; i += 2) weigh_rows(2, out + i, factor + i, p + i * stride, stride, v, dim, positions);
+#endif
+    for (; i < n; i++) weigh_rows(1, out + i, factor + i, p + i * stride, stride, v, dim, positions);
+}

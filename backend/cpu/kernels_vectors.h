@@ -1,0 +1,163 @@
+// Part of kernels_body.h: weights as numbers, products with the transpose, and what is done element by element.
+
+// ---- rows as numbers, and products with the transpose ----
+
+static void unpack(const cpu_weight *w, int row, float *out) {
+    const int n = w->columns;
+    const uint8_t *p = (const uint8_t *)w->data + (size_t)row * cpu_row_bytes(w);
+    const float *s = row_scales(w, row);
+    int c = 0;
+    switch (w->format) {
+    case format_f32: memcpy(out, p, (size_t)n * sizeof *out); break;
+    case format_bf16:
+    case format_f16: {
+        const uint16_t *h = (const uint16_t *)(const void *)p;
+        uint16_t rest[LANES] = {0};
+        float numbers[LANES];
+        for (; c + LANES <= n; c += LANES) v_store(out + c, w->format == format_bf16 ? v_from_bf16(h + c) : v_from_f16(h + c));
+        memcpy(rest, h + c, (size_t)(n - c) * sizeof *rest);
+        v_store(numbers, w->format == format_bf16 ? v_from_bf16(rest) : v_from_f16(rest));
+        memcpy(out + c, numbers, (size_t)(n - c) * sizeof *out);
+        break;
+    }
+    case format_int8_row:
+        for (; c + LANES <= n; c += LANES) v_store(out + c, v_mul(v_from_i8((const int8_t *)p + c), v_set(s[0])));
+        for (; c < n; c++) out[c] = (float)(int8_t)p[c] * s[0];
+        break;
+    case format_fp8_b128: {
+        uint8_t rest[LANES] = {0};
+        float numbers[LANES];
+        for (; c + LANES <= n; c += LANES) v_store(out + c, v_mul(v_from_fp8(p + c), v_set(s[c / 128] * 256)));
+        if (c < n) {
+            memcpy(rest, p + c, (size_t)(n - c));
+            v_store(numbers, v_mul(v_from_fp8(rest), v_set(s[c / 128] * 256)));
+            memcpy(out + c, numbers, (size_t)(n - c) * sizeof *out);
+        }
+        break;
+    }
+    case format_int2_row:
+        for (; c < n; c++) out[c] = (float)((p[c >> 2] >> (2 * (c & 3)) & 3) - 2) * s[0];
+        break;
+    case format_int3_g64:
+        for (; c < n; c++) {
+            const uint8_t *g = p + c / 64 * 24;
+            int k = c % 64, low = g[k >> 2] >> (2 * (k & 3)) & 3, high = g[16 + (k >> 3)] >> (k & 7) & 1;
+            out[c] = (float)((low | high << 2) - 4) * s[c / 64];
+        }
+        break;
+    default:
+        for (int g = scale_group(w), i = 0; c < n; i++) {
+            float scale = s[i];
+            for (int end = n - c < g ? n : c + g; c < end; c++) out[c] = (float)((p[c >> 1] >> (4 * (c & 1)) & 15) - 8) * scale;
+        }
+    }
+}
+
+enum { transposed_rows = 8 };
+
+// out += sum over r < R, in order, of q[r]·rows[r]
+INLINE void transposed_step(const int R, const float *q, const float *rows, int columns, float *out) {
+    vf qv[transposed_rows];
+    UNROLL for (int r = 0; r < R; r++) qv[r] = v_set(q[r]);
+    int c = 0;
+    for (; c + LANES <= columns; c += LANES) {
+        vf acc = v_load(out + c);
+        UNROLL for (int r = 0; r < R; r++) acc = v_fma(qv[r], v_load(rows + r * columns + c), acc);
+        v_store(out + c, acc);
+    }
+    if (c < columns) {
+        float a[LANES] = {0}, b[LANES] = {0};
+        size_t bytes = (size_t)(columns - c) * sizeof *out;
+        memcpy(a, out + c, bytes);
+        for (int r = 0; r < R; r++) {
+            memcpy(b, rows + r * columns + c, bytes);
+            v_store(a, v_fma(qv[r], v_load(b), v_load(a)));
+        }
+        memcpy(out + c, a, bytes);
+    }
+}
+
+static void transposed(const cpu_weight *w, int row0, int row1, int n, const float *const *q, float *const *out, float *scratch) {
+    for (int i = 0; i < n; i++) memset(out[i], 0, (size_t)w->columns * sizeof(float));
+    for (int row = row0; row < row1; row += transposed_rows) {
+        int rows = row1 - row < transposed_rows ? row1 - row : transposed_rows;
+        for (int r = 0; r < rows; r++) unpack(w, row + r, scratch + r * w->columns);
+        for (int i = 0; i < n; i++) {
+            if (rows == transposed_rows) {
+                transposed_step(transposed_rows, q[i] + (row - row0), scratch, w->columns, out[i]);
+            } else {
+                for (int r = 0; r < rows; r++) transposed_step(1, q[i] + (row - row0) + r, scratch + r * w->columns, w->columns, out[i]);
+            }
+        }
+    }
+}
+
+// ---- elementwise ----
+
+// e^x to 2 units in the last place; below e^-87 it stays there instead of becoming subnormal. NaN stays NaN.
+INLINE vf v_exp(vf x) {
+    x = v_min(v_set(88.3762626647949f), v_max(v_set(-87.3365478515625f), x));
+    vf n = v_round(v_mul(x, v_set(1.44269504088896341f)));
+    vf r = v_fma(n, v_set(-0.693359375f), x);
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    vf p = v_set(1.9875691500e-4f);
+    p = v_fma(p, r, v_set(1.3981999507e-3f));
+    p = v_fma(p, r, v_set(8.3334519073e-3f));
+    p = v_fma(p, r, v_set(4.1665795894e-2f));
+    p = v_fma(p, r, v_set(1.6666665459e-1f));
+    p = v_fma(p, r, v_set(5.0000001201e-1f));
+    p = v_fma(v_mul(p, r), r, v_add(r, v_set(1)));
+    return v_mul(p, v_power2(n));
+}
+
+static void normalise(const float *x, const float *weight, float epsilon, int n, float *y) {
+    vf acc = v_zero();
+    int c = 0;
+    for (; c + LANES <= n; c += LANES) acc = v_fma(v_load(x + c), v_load(x + c), acc);
+    float sum = v_sum(acc);
+    for (; c < n; c++) sum += x[c] * x[c];
+    float factor = 1.0f / __builtin_sqrtf(sum / (float)n + epsilon);
+    for (c = 0; c + LANES <= n; c += LANES) v_store(y + c, v_mul(v_mul(v_load(x + c), v_set(factor)), v_load(weight + c)));
+    for (; c < n; c++) y[c] = x[c] * factor * weight[c];
+}
+
+INLINE vf v_swiglu(vf gate, vf up) { return v_mul(v_div(gate, v_add(v_set(1), v_exp(v_sub(v_zero(), gate)))), up); }
+
+static void silu_multiply(float *gate, const float *up, int n) {
+    int c = 0;
+    for (; c + LANES <= n; c += LANES) v_store(gate + c, v_swiglu(v_load(gate + c), v_load(up + c)));
+    if (c < n) {
+        float a[LANES] = {0}, b[LANES] = {0};
+        memcpy(a, gate + c, (size_t)(n - c) * sizeof *a);
+        memcpy(b, up + c, (size_t)(n - c) * sizeof *b);
+        v_store(a, v_swiglu(v_load(a), v_load(b)));
+        memcpy(gate + c, a, (size_t)(n - c) * sizeof *a);
+    }
+}
+
+static void add(float *x, const float *y, int n) {
+    int c = 0;
+    for (; c + LANES <= n; c += LANES) v_store(x + c, v_add(v_load(x + c), v_load(y + c)));
+    for (; c < n; c++) x[c] += y[c];
+}
+
+static void scale(float *x, float factor, int n) {
+    int c = 0;
+    for (; c + LANES <= n; c += LANES) v_store(x + c, v_mul(v_load(x + c), v_set(factor)));
+    for (; c < n; c++) x[c] *= factor;
+}
+
+static void combine(float *x, const float *gates, const float *outputs, size_t stride, int count, const float *shared, int n) {
+    int c = 0;
+    for (; c + LANES <= n; c += LANES) {
+        vf acc = v_zero();
+        for (int k = 0; k < count; k++) acc = v_fma(v_set(gates[k]), v_load(outputs + (size_t)k * stride + c), acc);
+        v_store(x + c, v_add(v_load(x + c), v_add(acc, v_load(shared + c))));
+    }
+    for (; c < n; c++) {
+        float acc = 0;
+        for (int k = 0; k < count; k++) acc += gates[k] * outputs[(size_t)k * stride + (size_t)c];
+        x[c] += acc + shared[c];
+    }
+}
+
