@@ -333,8 +333,10 @@ for (const look of WALKS) describe(look.name, () => {
       const answer = await ask(page, 'Hello, how are you today?');
       const text = await answered(answer);
       assert.ok(text.trim() !== '' && !text.includes('think'), `the answer was ${JSON.stringify(text)}`);
+      // On a slow machine all of it can come within one frame; the block is then closed from the start.
       const states = await page.evaluate(() => [...new Set(window.seen)]);
-      assert.deepEqual(states, ['true Thinking', 'false Thought about it']);
+      assert.equal(states.pop(), 'false Thought about it');
+      assert.ok(states.every((state) => state === 'true Thinking'), `while it thought the block was ${states}`);
       const block = answer.getByRole('button', { name: 'Thought about it' });
       await block.click();
       const thought = await answer.locator('.thinking .body').innerText();

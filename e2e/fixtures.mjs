@@ -18,10 +18,11 @@ export const WALKS = process.env.COLIBRI_E2E_ALL ? LOOKS : LOOKS.filter((_, i) =
 
 const message = (id, parent, role, text, more = {}) => ({ id, parent, role, text, thinking: '', state: 'done', error: '', created: 1000, receipt: null, ...more });
 
-/** An export file's text: one conversation of these messages, the last of which is shown. */
-function exportedMessages(title, messages) {
-  const conversation = { id: 'c', title, head: messages.at(-1).id, created: 1, updated: 2, systemPrompt: '', draft: '', pinned: false, sampling: null };
-  return JSON.stringify({ format: 'colibri-conversations', version: 1, conversations: [{ conversation, messages }] });
+/** A conversation as an export file has it; the last message is shown. Of several in a file, later ones are newer by a day. */
+export function conversation(title, messages, number = 0) {
+  const time = 1e12 + number * 86_400_000;
+  const unique = messages.map((m) => ({ ...m, id: `${number}-${m.id}`, parent: m.parent && `${number}-${m.parent}` }));
+  return { conversation: { id: `c${number}`, title, head: unique.at(-1).id, created: time, updated: time, systemPrompt: '', draft: '', pinned: false, sampling: null }, messages: unique };
 }
 
 /** Questions and answers in turn. */
@@ -30,7 +31,7 @@ export const turns = (texts) => texts.map((text, i) => message(`m${i}`, i === 0 
 export async function importMessages(page, title, messages) {
   const folder = temporaryFolder();
   const file = join(folder, 'chat.json');
-  writeFileSync(file, exportedMessages(title, messages));
+  writeFileSync(file, JSON.stringify({ format: 'colibri-conversations', version: 1, conversations: [conversation(title, messages)] }));
   await page.evaluate((f) => window.go.main.Dev.Answer(f), file);
   await page.evaluate(() => window.go.main.Dev.Menu('import'));
   await page.getByRole('navigation').getByText(title, { exact: true }).waitFor();

@@ -2,7 +2,7 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
@@ -137,6 +137,14 @@ export async function startInBrowser({ dataDir = temporaryFolder(), args = [], v
 /** Wails' development overlay styles itself inline, which our content policy forbids; production has no overlay. */
 function isDevServersOwn(message) {
   return message.location().url.includes('/wails/ipc.js');
+}
+
+/** Figures of this run, kept beside the pictures. A slow machine makes them worse, so no test judges them. */
+export function record(name, figures) {
+  const file = join(pictures, 'performance.json');
+  const all = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {};
+  writeFileSync(file, JSON.stringify({ ...all, [name]: figures }, null, 2));
+  console.log(`${name}: ${JSON.stringify(figures)}`);
 }
 
 export async function picture(page, name) {

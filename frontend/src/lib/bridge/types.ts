@@ -201,6 +201,17 @@ export interface TimeSplit {
   otherMillis: number;
 }
 
+/** What the graphics processor has done since the model was loaded. */
+export interface GPUCounters {
+  blocks: number;
+  fallenBack: number;
+  experts: number;
+  setupMillis: number;
+  gpuMillis: number;
+  scatterMillis: number;
+  commitMillis: number;
+}
+
 /** The part of telemetry.Snapshot that the page reads. */
 export interface Snapshot {
   hits: number;
@@ -223,6 +234,7 @@ export interface Snapshot {
   scratchBytes: number;
   usedBytes: number;
   peakBytes: number;
+  gpu: GPUCounters | null; // null where the CPU computes
   notices?: string[];
 }
 

@@ -124,7 +124,7 @@ describe('the context meter', () => {
 
 const snapshot = (over: Partial<Snapshot>): Snapshot => ({
   hits: 0, misses: 0, evictions: 0, reads: 0, readBytes: 0, tokens: 0, tokenNanos: 0, waitNanos: 0, loadingSlots: 0, cachedSlots: 0, pinnedSlots: 0, freeSlots: 0,
-  limitBytes: 0, residentBytes: 0, slotBytes: 0, stagingBytes: 0, kvBytes: 0, scratchBytes: 0, usedBytes: 0, peakBytes: 0, ...over,
+  limitBytes: 0, residentBytes: 0, slotBytes: 0, stagingBytes: 0, kvBytes: 0, scratchBytes: 0, usedBytes: 0, peakBytes: 0, gpu: null, ...over,
 }); // prettier-ignore
 const stats = (s: Partial<Snapshot>, over: Partial<Stats> = {}): Stats => ({
   snapshot: snapshot(s), hitRate: 0, tokensPerSecond: 0, readBytesPerSecond: 0, split: { tokens: 0, attentionMillis: 0, expertMillis: 0, waitMillis: 0, otherMillis: 0 }, pressure: '',
