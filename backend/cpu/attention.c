@@ -325,7 +325,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *order, int32_t *positions) {
+bool cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *order, int32_t *positions) {
     // The count-th largest rank, 8 bits at a time: prefix holds the bits known, left how many are still to find among them.
     uint32_t prefix = 0;
     int left = count;
@@ -338,20 +338,20 @@ void cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *o
         while (histogram[bin] < left) left -= histogram[bin--];
         prefix |= (uint32_t)bin << shift;
     }
-    if (tie_span >= n) {
-        int equal = 0;
-        for (int t = 0; t < n; t++) equal += rank_of(scores[t]) == prefix;
-        if (equal > left) {
-            tie_order(scores, n, count, tie_span, order);
-            memcpy(positions, order, (size_t)count * sizeof *positions);
-            qsort(positions, (size_t)count, sizeof *positions, ascending);
-            return;
-        }
+    int equal = 0;
+    for (int t = 0; t < n; t++) equal += rank_of(scores[t]) == prefix;
+    const bool tied = equal > left;
+    if (tied && tie_span >= n) {
+        tie_order(scores, n, count, tie_span, order);
+        memcpy(positions, order, (size_t)count * sizeof *positions);
+        qsort(positions, (size_t)count, sizeof *positions, ascending);
+        return true;
     }
     for (int t = 0, used = 0; t < n && used < count; t++) {
         uint32_t rank = rank_of(scores[t]);
         if (rank > prefix || (rank == prefix && left-- > 0)) positions[used++] = t;
     }
+    return tied;
 }
 
 static void select_unit(void *context, int unit, int thread) {
@@ -359,8 +359,9 @@ static void select_unit(void *context, int unit, int thread) {
     index_region *g = context;
     const cpu_layer_call *c = g->c;
     int row = g->row[unit];
-    cpu_select(g->scores + (size_t)unit * g->scores_stride, (int)c->rows[row].position + 1, c->index_topk, (int)c->rows[row].tie_span,
-               g->order + (size_t)unit * g->order_stride, c->selection_positions + (size_t)row * (size_t)c->index_topk);
+    c->selection_tied[row] =
+        cpu_select(g->scores + (size_t)unit * g->scores_stride, (int)c->rows[row].position + 1, c->index_topk, (int)c->rows[row].tie_span,
+                   g->order + (size_t)unit * g->order_stride, c->selection_positions + (size_t)row * (size_t)c->index_topk);
     c->selection_counts[row] = c->index_topk;
 }
 
@@ -368,6 +369,7 @@ int cpu_index(cpu_backend *b, const cpu_layer_call *c, const float *query, const
     int longest = 0, span = 0;
     for (int r = 0; r < c->row_count; r++) {
         c->selection_counts[r] = -1;
+        c->selection_tied[r] = 0;
         if (c->rows[r].tie_span > span) span = (int)c->rows[r].tie_span;
         if (c->rows[r].position + 1 > c->index_topk && c->rows[r].position + 1 > longest) longest = (int)c->rows[r].position + 1;
     }

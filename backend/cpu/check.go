@@ -255,6 +255,9 @@ func checkMLA(l *compute.LayerCall) error {
 				len(l.Selection.Positions), len(l.Rows), x.TopK)
 		}
 		full = x.Full[l.Index]
+		if full && len(l.Selection.Tied) < len(l.Rows) {
+			return fmt.Errorf("cpu: the selection has room to say for %d rows whether scores were equal; %d rows are needed", len(l.Selection.Tied), len(l.Rows))
+		}
 	}
 	if full {
 		if x.Heads > mostIndexHeads || x.HeadDim < c.RoPE.Dim || x.HeadDim > math.MaxInt16 || a.QueryRank == 0 {

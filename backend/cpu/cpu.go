@@ -280,7 +280,7 @@ func (b *Backend) describe(c *C.cpu_layer_call, l *compute.LayerCall) {
 	}
 	if a.Index.Heads > 0 {
 		c.index_topk = C.int32_t(a.Index.TopK)
-		c.selection_counts, c.selection_positions = ints(b, l.Selection.Counts), ints(b, l.Selection.Positions)
+		c.selection_counts, c.selection_positions, c.selection_tied = ints(b, l.Selection.Counts), ints(b, l.Selection.Positions), ints(b, l.Selection.Tied)
 		if a.Index.Full[l.Index] {
 			c.index_heads, c.index_dim = C.int32_t(a.Index.Heads), C.int32_t(a.Index.HeadDim)
 			c.index_query, c.index_key, c.index_score = b.weight(&w.IndexQuery), b.weight(&w.IndexKey), b.weight(&w.IndexScore)

@@ -29,7 +29,7 @@ typedef struct {
     const cpu_row *rows;
     const cpu_cache *caches;
     const float *cos, *sin;
-    int32_t *selection_counts, *selection_positions; // NULL without DSA
+    int32_t *selection_counts, *selection_positions, *selection_tied; // NULL without DSA
     float *x, *normed, *shared, *gates;
     int32_t *expert_ids;
 } cpu_layer_call;

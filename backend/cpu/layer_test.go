@@ -270,6 +270,12 @@ func TestRouterTiesAndNaN(t *testing.T) {
 // Equal index scores go to the lower position, and NaN is below every number. Without rotation equal rows have equal keys.
 func TestIndexerTiesAndNaN(t *testing.T) {
 	r := newRandom(t)
+	ties := map[bool]int{}
+	defer func() {
+		if ties[true] == 0 || ties[false] == 0 {
+			t.Errorf("the boundary of the selection was tied and not tied this often: %v", ties)
+		}
+	}()
 	for _, variant := range variants(t) {
 		b := open(t, 2, variant)
 		for trial := range 20 {
@@ -290,7 +296,8 @@ func TestIndexerTiesAndNaN(t *testing.T) {
 				if err := b.Layer(call); err != nil {
 					t.Fatal(err)
 				}
-				want := ref.run(call.Rows, call.Cos, call.Sin, widen(x, c.Hidden), nil).selected[0]
+				reference := ref.run(call.Rows, call.Cos, call.Sin, widen(x, c.Hidden), nil)
+				want := reference.selected[0]
 				var got []int
 				for k := range max(call.Selection.Counts[0], 0) {
 					got = append(got, int(call.Selection.Positions[k]))
@@ -298,6 +305,10 @@ func TestIndexerTiesAndNaN(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Fatalf("%s trial %d position %d: %v, want %v", variant, trial, p, got, want)
 				}
+				if tied := call.Selection.Tied[0] == 1; tied != reference.tied[0] {
+					t.Fatalf("%s trial %d position %d: tied %v, want %v", variant, trial, p, tied, reference.tied[0])
+				}
+				ties[reference.tied[0]]++
 			}
 		}
 	}

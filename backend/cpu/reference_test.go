@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"slices"
 	"math/rand/v2"
 	"sort"
 	"testing"
@@ -29,6 +30,7 @@ type refOutput struct {
 	experts           [][]int
 	gates             [][]float64
 	selected          [][]int
+	tied              []bool // equal index scores were told apart
 }
 
 func matvec(b *container.Block, x []float64) []float64 { return product(decode(b), x) }
@@ -224,7 +226,8 @@ func (l *refLayer) run(rows []compute.Row, cos, sin []float32, x [][]float64, se
 			s.expanded = append(s.expanded, l.multiply(&w.KVB, rms(kv[:a.KVRank], w.KVANorm, a.LatentNormEpsilon)))
 			s.rope = append(s.rope, rope(kv[a.KVRank:]))
 			if a.Index.Heads > 0 && a.Index.Full[l.index] {
-				out.selected = append(out.selected, l.refIndex(s, n, latent, visible, rope))
+				chosen, tied := l.refIndex(s, n, latent, visible, rope)
+				out.selected, out.tied = append(out.selected, chosen), append(out.tied, tied)
 			} else if a.Index.Heads > 0 {
 				out.selected = append(out.selected, selection[i])
 			}
@@ -301,7 +304,7 @@ func (l *refLayer) run(rows []compute.Row, cos, sin []float32, x [][]float64, se
 	return out
 }
 
-func (l *refLayer) refIndex(s *refSequence, n, latent []float64, visible []int, rope func([]float64) []float64) []int {
+func (l *refLayer) refIndex(s *refSequence, n, latent []float64, visible []int, rope func([]float64) []float64) (chosen []int, tied bool) {
 	x, w := &l.config.Attention.Index, l.w
 	k := l.multiply(&w.IndexKey, n)
 	mean, variance := 0.0, 0.0
@@ -316,7 +319,7 @@ func (l *refLayer) refIndex(s *refSequence, n, latent []float64, visible []int, 
 	}
 	s.index = append(s.index, rope(k))
 	if len(visible) <= x.TopK {
-		return nil
+		return nil, false
 	}
 	q, weight := l.multiply(&w.IndexQuery, latent), l.multiply(&w.IndexScore, n)
 	scores := make([]float64, len(visible))
@@ -326,7 +329,14 @@ func (l *refLayer) refIndex(s *refSequence, n, latent []float64, visible []int, 
 			scores[p] += weight[h] / math.Sqrt(float64(x.Heads)) * max(0, dot(qh, s.index[p])/math.Sqrt(float64(x.HeadDim)))
 		}
 	}
-	return best(scores, func(int) bool { return true }, x.TopK)
+	chosen = best(scores, func(int) bool { return true }, x.TopK)
+	for p, score := range scores {
+		for _, c := range chosen {
+			same := score == scores[c] || math.IsNaN(score) && math.IsNaN(scores[c])
+			tied = tied || same && !slices.Contains(chosen, p)
+		}
+	}
+	return chosen, tied
 }
 
 // testConfig is one layer's worth of configuration.
@@ -428,7 +438,7 @@ func newCall(c *container.Config, w *compute.LayerWeights, rows []compute.Row, c
 		Shared: make([]float32, n*c.Hidden), Experts: make([]int32, n*c.MoE.PerToken), Gates: make([]float32, n*c.MoE.PerToken)}
 	call.Cos, call.Sin = angles(c, rows)
 	if k := c.Attention.Index.TopK; c.Attention.Index.Heads > 0 {
-		call.Selection = &compute.Selection{Counts: make([]int32, n), Positions: make([]int32, n*k)}
+		call.Selection = &compute.Selection{Counts: make([]int32, n), Positions: make([]int32, n*k), Tied: make([]int32, n)}
 	}
 	return call
 }
