@@ -10,7 +10,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=${1:?usage: package.sh app|dmg}
-[ "$(uname -s)" = Darwin ] || { echo "package.sh: the app is put together on a Mac: it needs codesign and hdiutil" >&2; exit 1; }
+say() { printf 'package.sh: %s\n' "$*"; }
+fail() { printf 'package.sh: %s\n' "$*" >&2; exit 1; }
+[ "$(uname -s)" = Darwin ] || fail "the app is put together on a Mac: it needs codesign and hdiutil"
 
 minimum=$(plutil -extract LSMinimumSystemVersion raw build/darwin/Info.plist)
 version=$(plutil -extract CFBundleShortVersionString raw build/darwin/Info.plist)
@@ -34,45 +36,65 @@ build_app() {
   cp build/darwin/icon.icns "$app/Contents/Resources/icon.icns"
   printf 'APPL????' >"$app/Contents/PkgInfo"
   plutil -lint -s "$app/Contents/Info.plist"
-  if [ -n "${COLIBRI_IDENTITY:-}" ]; then
+  # One binary and no libraries: signing the bundle signs everything. An Apple silicon Mac starts nothing unsigned, so there is always a signature.
+  if signed; then
     codesign --force --timestamp --options runtime --entitlements build/darwin/entitlements.plist -s "$COLIBRI_IDENTITY" "$app"
   else
-    echo "package.sh: COLIBRI_IDENTITY is not set: signed ad hoc, for this Mac only"
     codesign --force --options runtime --entitlements build/darwin/entitlements.plist -s - "$app"
   fi
   codesign --verify --strict -vv "$app"
 }
 
-# notarise FILE: sends a signed archive to Apple and staples the ticket to what it holds.
+signed() { [ -n "${COLIBRI_IDENTITY:-}" ]; }
+to_notarise() { signed && [ -n "${COLIBRI_NOTARY:-}" ]; }
+
+# notarise ARCHIVE ITEM: sends an archive of a signed item to Apple, waits, and staples the ticket to the item.
 notarise() {
-  if [ -z "${COLIBRI_IDENTITY:-}" ] || [ -z "${COLIBRI_NOTARY:-}" ]; then
-    echo "package.sh: not notarised: set COLIBRI_IDENTITY and COLIBRI_NOTARY (see the head of this script)"
-    return
+  local answer id
+  # notarytool ends with 0 for what Apple refused too: its words count.
+  answer=$(xcrun notarytool submit "$1" --keychain-profile "$COLIBRI_NOTARY" --wait) || { echo "$answer" >&2; fail "$1 could not be sent to Apple"; }
+  echo "$answer"
+  case $answer in *"status: Accepted"*) ;; *)
+    id=$(awk '$1 == "id:" { print $2; exit }' <<<"$answer")
+    xcrun notarytool log "$id" --keychain-profile "$COLIBRI_NOTARY" >&2 || true
+    fail "Apple did not accept $1: the log above says why"
+  esac
+  xcrun stapler staple "$2"
+}
+
+say_what_is_missing() {
+  if ! signed; then say "COLIBRI_IDENTITY is not set: signed ad hoc, for this Mac only (see the head of this script)"
+  elif ! to_notarise; then say "COLIBRI_NOTARY is not set: not notarised; other Macs open it after System Settings > Privacy & Security > Open Anyway"
   fi
-  xcrun notarytool submit "$1" --keychain-profile "$COLIBRI_NOTARY" --wait
 }
 
 case $what in
 app)
   build_app
-  if [ -n "${COLIBRI_IDENTITY:-}" ] && [ -n "${COLIBRI_NOTARY:-}" ]; then
+  if to_notarise; then
     archive=build/bin/Colibri.zip
     ditto -c -k --keepParent "$app" "$archive"
-    notarise "$archive"; xcrun stapler staple "$app"; rm -f "$archive"
-  else
-    notarise "$app"
+    notarise "$archive" "$app"
+    rm -f "$archive"
+    spctl -a -vv -t exec "$app"
   fi
-  echo "made $app"
+  say_what_is_missing
+  say "made $app"
   ;;
 dmg)
   [ -d "$app" ] || "$0" app
   stage=$(mktemp -d); trap 'rm -rf "$stage"' EXIT
   ditto "$app" "$stage/Colibri.app"; ln -s /Applications "$stage/Applications"
-  hdiutil create -quiet -volname Colibri -srcfolder "$stage" -format UDZO -ov "$dmg"
-  if [ -n "${COLIBRI_IDENTITY:-}" ]; then codesign --timestamp -s "$COLIBRI_IDENTITY" "$dmg"; fi
-  notarise "$dmg"
-  if [ -n "${COLIBRI_IDENTITY:-}" ] && [ -n "${COLIBRI_NOTARY:-}" ]; then xcrun stapler staple "$dmg"; fi
-  echo "made $dmg"
+  # The disk that hdiutil fills is now and then still busy (Spotlight looks at it) when it is to be let go.
+  for try in 1 2 3; do
+    if hdiutil create -quiet -volname Colibri -srcfolder "$stage" -format UDZO -ov "$dmg"; then break; fi
+    [ $try -lt 3 ] || fail "hdiutil could not make $dmg"
+    sleep 5
+  done
+  if signed; then codesign --force --timestamp -s "$COLIBRI_IDENTITY" "$dmg"; fi
+  if to_notarise; then notarise "$dmg" "$dmg"; fi
+  say_what_is_missing
+  say "made $dmg"
   ;;
 *) echo "usage: package.sh app|dmg" >&2; exit 2 ;;
 esac
