@@ -35,6 +35,8 @@ type Description struct {
 	Files          int          `json:"files"`
 	ReadsPerExpert int          `json:"reads_per_expert"` // 1: our own records
 	BytesPerToken  int64        `json:"bytes_per_token"`  // experts read for one token when none is in memory
+	// Multiplied are the bytes of weights that one token multiplies with, its share of the experts included, by encoding.
+	Multiplied map[string]int64 `json:"multiplied_bytes"`
 
 	Formats []ClassFormat `json:"formats"`
 
@@ -80,6 +82,7 @@ func (c *Container) Describe() (*Description, error) {
 		Name: strings.TrimSuffix(filepath.Base(c.Dir), ".colibri"), Dir: c.Dir, Family: m.Family, Context: m.MaxPositions, Vocabulary: m.Vocabulary, Hidden: m.Hidden,
 		Layers: m.Layers, Experts: m.MoE.Experts, ExpertsPerToken: m.MoE.PerToken, MTPLayers: m.MTPLayers, Files: len(c.Files),
 		ResidentBytes: c.ResidentBytes(), ExpertBytes: c.ExpertBytes(), Warnings: slices.Clone(c.Notes), Ignored: c.Ignored, KVBytesPerToken: m.kvBytesPerToken(),
+		Multiplied: map[string]int64{},
 	}
 	var err error
 	if d.Identity, err = c.Identity(); err != nil {
@@ -128,14 +131,20 @@ func (c *Container) count(d *Description, w *Weight) {
 		return
 	}
 	d.Parameters += n
+	multiplied := w.Data.Bytes + w.Scales.Bytes
 	switch {
 	case w.Class == RoutedExperts:
 		// An equal share of all experts' weights; PerToken of Experts run.
 		d.ActiveParameters += n * int64(c.Config.MoE.PerToken) / int64(c.Config.MoE.Experts)
+		multiplied = multiplied * int64(c.Config.MoE.PerToken) / int64(c.Config.MoE.Experts)
 	case w.Name == "model.embed_tokens.weight" && !c.Config.TiedEmbeddings:
 		d.ActiveParameters += int64(w.Columns) // one row
+		multiplied = 0
 	default:
 		d.ActiveParameters += n
+	}
+	if w.Rows > 1 && w.Columns > 1 { // norms and biases are none of these
+		d.Multiplied[w.Encoding.String()] += multiplied
 	}
 }
 

@@ -13,12 +13,16 @@ const (
 func LoadOf(d *container.Description, contextTokens int) Load {
 	l := Load{
 		Layers: d.Layers, SparseLayers: d.SparseLayers, Experts: d.Experts, PerToken: d.ExpertsPerToken,
-		ResidentBytes: d.ResidentBytes, TokenBytes: d.ResidentBytes, TokenWeights: d.ActiveParameters,
+		ResidentBytes: d.ResidentBytes, TokenWeights: d.ActiveParameters, Multiplied: d.Multiplied,
 		KVBytesPerToken: int64(d.KVBytesPerToken), Context: min(d.Context, contextTokens),
 		// Two dozen rows of the width of the model for each token of a pass; see the engine's working memory.
 		ScratchBytes: plannedBatch * 24 * 4 * int64(d.Hidden),
 		PromptTokens: plannedPrompt, BatchToken: plannedBatch,
 	}
+	for _, bytes := range d.Multiplied {
+		l.TokenBytes += bytes
+	}
+	l.TokenBytes -= d.BytesPerToken // the experts' part; their records are padded, by less than 1 %
 	var bytes, count int64
 	for _, s := range d.ExpertSizes {
 		bytes += s.Bytes * int64(s.Count)

@@ -2,6 +2,7 @@ package residency
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -18,6 +19,8 @@ type Machine struct {
 	DiskBytesPerSecond float64
 	// WeightBytesPerSecond is the measured rate at which one token's weights are multiplied.
 	WeightBytesPerSecond float64
+	// KernelBytesPerSecond is the same by encoding, where it was measured; other encodings go by WeightBytesPerSecond.
+	KernelBytesPerSecond map[string]float64
 	// LayerSeconds is what a layer costs beyond its bytes: launching, waiting, the router's round trip.
 	LayerSeconds float64
 	// OpsPerSecond is the measured rate of a prompt's matrix products (two operations for each weight and token).
@@ -26,11 +29,14 @@ type Machine struct {
 
 // Load is what a plan needs to know of a model and of how it will be used.
 type Load struct {
-	Layers, SparseLayers     int
-	Experts, PerToken        int   // of one sparse layer
-	ExpertBytes              int64 // of a slot, on average
-	ResidentBytes            int64 // dense weights kept in memory
-	TokenBytes               int64 // of them, those that a token multiplies with (all but the embedding table)
+	Layers, SparseLayers int
+	Experts, PerToken    int   // of one sparse layer
+	ExpertBytes          int64 // of a slot, on average
+	ResidentBytes        int64 // dense weights kept in memory
+	TokenBytes           int64 // of them, those that a token multiplies with (all but the embedding table)
+	// Multiplied are the bytes that a token multiplies with, its experts included, by encoding. Without it, TokenBytes and the experts
+	// go by the machine's one rate.
+	Multiplied               map[string]int64
 	TokenWeights             int64 // weights that a token multiplies with, its experts included
 	KVBytesPerToken          int64
 	Context                  int // tokens for which KV memory is planned
@@ -181,9 +187,25 @@ func interpolate(points []HitPoint, f float64) float64 {
 // tokenSeconds is the time of computing one token with everything in memory, and of reading its misses.
 func tokenSeconds(m Machine, l Load, hits float64) (compute, read float64) {
 	uses := float64(l.SparseLayers * l.PerToken)
-	compute = (float64(l.TokenBytes)+uses*float64(l.ExpertBytes))/m.WeightBytesPerSecond + float64(l.Layers)*m.LayerSeconds
+	compute = m.MultiplySeconds(l) + float64(l.Layers)*m.LayerSeconds
 	read = uses * (1 - hits) * float64(l.ExpertBytes) / m.DiskBytesPerSecond
 	return compute, read
+}
+
+// MultiplySeconds is the time of one token's products.
+func (m Machine) MultiplySeconds(l Load) float64 {
+	if len(l.Multiplied) == 0 {
+		return (float64(l.TokenBytes) + float64(l.SparseLayers*l.PerToken)*float64(l.ExpertBytes)) / m.WeightBytesPerSecond
+	}
+	seconds := 0.0
+	for _, encoding := range slices.Sorted(maps.Keys(l.Multiplied)) { // sorted: sums in one order give one result
+		rate := m.KernelBytesPerSecond[encoding]
+		if rate <= 0 {
+			rate = m.WeightBytesPerSecond
+		}
+		seconds += float64(l.Multiplied[encoding]) / rate
+	}
+	return seconds
 }
 
 // tokensPerSecond bounds the speed: at worst nothing overlaps, at best the shorter of computing and reading hides behind

@@ -3,6 +3,7 @@ package residency
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,5 +180,18 @@ func TestHitCurve(t *testing.T) {
 		if got := l.HitShare(c.slots); got.Expected < c.want-0.002 || got.Expected > c.want+0.002 || got.Low > got.Expected || got.High < got.Expected {
 			t.Errorf("%d slots: %v, want %v", c.slots, got, c.want)
 		}
+	}
+}
+
+// A machine whose kernels differ by encoding takes the sum of each encoding's time, and its memory's rate for those nobody measured.
+func TestProductsGoByTheirEncodingsRates(t *testing.T) {
+	m := Machine{WeightBytesPerSecond: 10e9, KernelBytesPerSecond: map[string]float64{"int4-g64": 20e9}}
+	l := Load{SparseLayers: 2, PerToken: 3, ExpertBytes: 1e9, TokenBytes: 4e9}
+	if got := m.MultiplySeconds(l); got != 1 {
+		t.Errorf("one rate: %g s for 10 GB", got)
+	}
+	l.Multiplied = map[string]int64{"int4-g64": 6e9, "int8-row": 4e9}
+	if got, want := m.MultiplySeconds(l), 0.3+0.4; math.Abs(got-want) > 1e-12 {
+		t.Errorf("by encoding: %g s, not %g", got, want)
 	}
 }

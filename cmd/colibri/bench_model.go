@@ -13,7 +13,6 @@ import (
 
 	"colibri/backend/container"
 	"colibri/backend/engine"
-	"colibri/backend/residency"
 )
 
 type modelSpeed struct {
@@ -84,7 +83,11 @@ func (f *benchFlags) weightBytesPerToken(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return float64(residency.LoadOf(d, 1).TokenBytes) + float64(d.BytesPerToken), nil
+	bytes := 0.0
+	for _, n := range d.Multiplied {
+		bytes += float64(n)
+	}
+	return bytes, nil
 }
 
 // randomPrompt is the same at every call. The second seed is that of 60 tried whose greedy answer of the bundled model, to 512

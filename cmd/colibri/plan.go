@@ -13,7 +13,7 @@ import (
 	"colibri/backend/residency"
 )
 
-// machineFile describes a machine for colibri plan. Rates are measured ones: colibri doctor and colibri bench print them.
+// machineFile describes a machine for colibri plan. Rates are measured ones: colibri plan --measure writes such a file on the machine itself.
 type machineFile struct {
 	Name                 string  `json:"name"`
 	MemoryBytes          int64   `json:"memory_bytes"`
@@ -23,6 +23,14 @@ type machineFile struct {
 	WeightBytesPerSecond float64 `json:"weight_bytes_per_second"`
 	LayerSeconds         float64 `json:"layer_seconds"`
 	OpsPerSecond         float64 `json:"ops_per_second"`
+
+	KernelBytesPerSecond map[string]float64 `json:"kernel_bytes_per_second,omitempty"` // by encoding; others go by weight_bytes_per_second
+}
+
+func (m *machineFile) machine() residency.Machine {
+	return residency.Machine{MemoryBytes: m.MemoryBytes, WorkingSetBytes: m.WorkingSetBytes, OthersBytes: m.OthersBytes,
+		DiskBytesPerSecond: m.DiskBytesPerSecond, WeightBytesPerSecond: m.WeightBytesPerSecond, KernelBytesPerSecond: m.KernelBytesPerSecond,
+		LayerSeconds: m.LayerSeconds, OpsPerSecond: m.OpsPerSecond}
 }
 
 func readMachine(path string) (*machineFile, error) {
@@ -56,9 +64,10 @@ type planOutput struct {
 
 // planCommand predicts a machine that may be elsewhere. With a trace of the model, hits are counted by replaying it; without, they are
 // taken from what published runs of other models reached, and the range is wide.
-func planCommand(_ context.Context, args []string, out, notes io.Writer) error {
+func planCommand(ctx context.Context, args []string, out, notes io.Writer) error {
 	flags := flag.NewFlagSet("plan", flag.ContinueOnError)
 	machinePath := flags.String("machine", "", "`FILE` that describes the machine (JSON: memory_bytes, disk_bytes_per_second, …)")
+	measure := flags.Bool("measure", false, "measure this machine and write the --machine file first (half a minute)")
 	dir := flags.String("container", "", "the model's `DIR`")
 	contextTokens := flags.Int("context", 4096, "`N` tokens of conversation to keep")
 	tracePath := flags.String("trace", "", "a routing trace of this model, `FILE`, as colibri run --trace writes it")
@@ -76,6 +85,15 @@ func planCommand(_ context.Context, args []string, out, notes io.Writer) error {
 	case *contextTokens < 1:
 		return usagef("--context must be at least 1")
 	}
+	if *measure {
+		here, err := measureMachine(ctx, *dir, notes)
+		if err == nil {
+			err = here.write(*machinePath)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	m, err := readMachine(*machinePath)
 	if err != nil {
 		return err
@@ -90,9 +108,7 @@ func planCommand(_ context.Context, args []string, out, notes io.Writer) error {
 			return err
 		}
 	}
-	p, err := residency.NewPlan(residency.Machine{MemoryBytes: m.MemoryBytes, WorkingSetBytes: m.WorkingSetBytes, OthersBytes: m.OthersBytes,
-		DiskBytesPerSecond: m.DiskBytesPerSecond, WeightBytesPerSecond: m.WeightBytesPerSecond, LayerSeconds: m.LayerSeconds,
-		OpsPerSecond: m.OpsPerSecond}, load, int64(memory))
+	p, err := residency.NewPlan(m.machine(), load, int64(memory))
 	if err != nil {
 		return err
 	}
