@@ -39,11 +39,13 @@ describe('for everybody', () => {
         await check('welcome');
 
         await importMessages(page, 'Caches', EVERYTHING);
-        await dev('Answer', '/nowhere/chat.json');
-        await dev('Menu', 'import');
+        await dev('Answer', '/nowhere/at/all.md');
+        await page.getByRole('navigation').getByRole('listitem').first().hover();
+        await page.getByRole('button', { name: 'Actions for Caches' }).click();
+        await page.getByRole('menuitem', { name: 'Export as Markdown' }).click();
         await page.getByRole('alert').waitFor(); // trouble stays until it was read
         await check('notice');
-        for (const notice of await page.getByRole('button', { name: 'Dismiss' }).all()) await notice.click({ timeout: 2000 }).catch(() => {}); // the good news goes by itself
+        for (const notice of await page.getByRole('button', { name: 'Dismiss' }).all()) await notice.click({ timeout: 2000 }).catch(() => {}); // good news goes by itself
         for (const title of ['A letter to translate', 'Plans for the garden in spring, with a list of all flowers']) await importMessages(page, title, turns([title, 'Gladly.']));
         await openChat(page, 'Caches');
         await page.locator('.end.failed').waitFor();
