@@ -14,11 +14,11 @@ part "shell scripts parse" check_scripts
 if [ "$(uname -s)" = Linux ]; then part "shell scripts (shellcheck)" lint_scripts; fi
 part "workflows (actionlint)" go tool actionlint
 part "tokenizers for the tests" scripts/fetch-tokenizers.sh
-part "go vet" go vet ./backend/... ./cmd/... ./scripts/...
+part "go vet" go vet ./backend/... ./cmd/... ./scripts/... ./build/...
 # Without Metal most of backend/metal's Go code has no caller: it is checked with the simulator's tag below.
 static_check() { go list ./backend/... ./cmd/... ./scripts/... | grep -v '/metal$' | xargs go tool staticcheck; }
 part "staticcheck" static_check
-part "Go: every package" go test ./backend/... ./cmd/...
+part "Go: every package" go test ./backend/... ./cmd/... ./scripts/... ./build/...
 part "Go: concurrent packages under the race detector" go test -race -short ./backend/residency ./backend/telemetry ./backend/chat/store ./backend/app
 # Go's -asan exists for Linux only.
 if [ "$(uname -s)" = Linux ]; then

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -305,6 +306,41 @@ func TestTheFiguresOfTheReadmeAreMeasuredOnes(t *testing.T) {
 			if !strings.Contains(measured, figure) {
 				t.Errorf("the README says %q, docs/performance.md does not", figure)
 			}
+		}
+	}
+}
+
+// docs/dependencies.md gives a reason for everything that was chosen; what that brings along is not listed.
+func TestEveryDependencyHasAReason(t *testing.T) {
+	page := documents(t)["docs/dependencies.md"]
+	mod, err := os.ReadFile(root + "go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(string(mod)) {
+		if fields := strings.Fields(line); strings.HasPrefix(line, "\t") && !strings.Contains(line, "// indirect") {
+			names = append(names, fields[0])
+		}
+	}
+	for _, folder := range []string{"frontend", "e2e"} {
+		text, err := os.ReadFile(filepath.Join(root, folder, "package.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p struct{ Dependencies, DevDependencies map[string]string }
+		if err := json.Unmarshal(text, &p); err != nil {
+			t.Fatal(err)
+		}
+		names = slices.AppendSeq(names, maps.Keys(p.Dependencies))
+		names = slices.AppendSeq(names, maps.Keys(p.DevDependencies))
+	}
+	if len(names) < 25 {
+		t.Fatalf("only %d dependencies", len(names))
+	}
+	for _, name := range names {
+		if !regexp.MustCompile(`(^|[\s|,:])` + regexp.QuoteMeta(name) + `([\s|,]|$)`).MatchString(page) {
+			t.Errorf("docs/dependencies.md gives no reason for %s", name)
 		}
 	}
 }

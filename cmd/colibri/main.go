@@ -87,14 +87,16 @@ func printUsage(w io.Writer) {
 
 // parse reads flags that may stand before, between and after the positional arguments, and returns the latter.
 func parse(flags *flag.FlagSet, args []string, notes io.Writer) ([]string, error) {
-	flags.SetOutput(notes)
+	flags.SetOutput(io.Discard) // package flag would print a mistake, and all options after it, before dispatch prints the mistake
 	var positional []string
 	for {
 		if err := flags.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
+				flags.SetOutput(notes)
+				flags.Usage()
 				return nil, err
 			}
-			return nil, usageError{err.Error()}
+			return nil, usagef("%s; colibri %s --help lists the options", err, flags.Name())
 		}
 		rest := flags.Args()
 		if len(rest) == 0 {
