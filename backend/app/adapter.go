@@ -95,6 +95,7 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 	if _, err := m.session.ResumeKV(ctx, m.kept, p.IDs); err != nil && ctx.Err() == nil {
 		m.model.Recorder().Notice(err.Error())
 	}
+	shown := splitting{p.Splitter, emit}
 	result, err := m.session.Generate(ctx, engine.Request{
 		Prompt: p.IDs, MaxTokens: r.Sampling.MaxTokens, StopIDs: p.StopIDs,
 		ThinkingOpen: p.ThinkingOpen, ThinkStartID: p.ThinkStartID, ThinkEndID: p.ThinkEndID,
@@ -104,8 +105,11 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 		},
 		Progress: r.Progress,
 	}, func(piece engine.Piece) error {
-		return emit(Token{Text: piece.Text, Thinking: piece.Thinking, Notice: piece.Notice})
+		return shown.push(Token{Text: piece.Text, Thinking: piece.Thinking, Notice: piece.Notice})
 	})
+	if flushErr := shown.flush(); err == nil && ctx.Err() == nil {
+		err = flushErr
+	}
 	if saveErr := m.session.SaveKV(context.WithoutCancel(ctx), m.kept, r.Conversation); saveErr != nil {
 		m.model.Recorder().Notice(saveErr.Error())
 	}
@@ -121,6 +125,42 @@ func (m *realModel) Answer(ctx context.Context, r Request, emit func(Token) erro
 		out.HitRate = float64(s.ExpertHits) / float64(uses)
 	}
 	return out, err
+}
+
+// splitting passes tokens on, thinking told from answer by the text where the model has no tokens for that.
+type splitting struct {
+	by   *chat.Splitter // nil: the engine has told them apart
+	emit func(Token) error
+}
+
+func (s splitting) push(t Token) error {
+	if s.by == nil {
+		return s.emit(t)
+	}
+	thinking, answer := s.by.Push(t.Text)
+	return s.parts(thinking, answer, t.Notice)
+}
+
+func (s splitting) flush() error {
+	if s.by == nil {
+		return nil
+	}
+	thinking, answer := s.by.Flush()
+	if thinking == "" && answer == "" {
+		return nil
+	}
+	return s.parts(thinking, answer, "")
+}
+
+// parts emits one token as one, unless it ends thinking and begins the answer.
+func (s splitting) parts(thinking, answer, notice string) error {
+	if thinking != "" && answer != "" {
+		if err := s.emit(Token{Text: thinking, Thinking: true}); err != nil {
+			return err
+		}
+		thinking = ""
+	}
+	return s.emit(Token{Text: thinking + answer, Thinking: thinking != "", Notice: notice})
 }
 
 func (m *realModel) Close() error { return errors.Join(m.session.Close(), m.model.Close()) }

@@ -311,8 +311,16 @@ func TestThinkingIsRecognisedFromThePrompt(t *testing.T) {
 			files[templateFile] = c.source
 		}
 		p := prompt(t, template(t, c.tok, files), Options{Thinking: c.think}, q("<think>"))
-		if p.ThinkingOpen != c.open {
-			t.Errorf("%q: thinking open is %t", c.source, p.ThinkingOpen)
+		open := p.ThinkingOpen
+		if p.Splitter != nil { // by text: what comes first is told to be thinking or not
+			thinking, _ := p.Splitter.Push("first")
+			open = thinking != ""
+		}
+		if open != c.open {
+			t.Errorf("%q: thinking open is %t", c.source, open)
+		}
+		if written := strings.Contains(c.source, "think>"); (p.Splitter != nil) != (c.tok == plain && written) {
+			t.Errorf("%q: splitter %v", c.source, p.Splitter)
 		}
 		if (p.ThinkEndID != 0) != (c.tok == glm) {
 			t.Errorf("%q: ThinkEndID %d", c.source, p.ThinkEndID)

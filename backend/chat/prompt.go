@@ -17,10 +17,12 @@ type Options struct {
 // Prompt is what the engine is given for one answer.
 type Prompt struct {
 	IDs          []int32
-	ThinkingOpen bool // the answer begins inside the model's thinking
-	// ThinkStartID and ThinkEndID are the tokens around thinking; 0 where the vocabulary has none, see Splitter.
+	ThinkingOpen bool // the answer begins inside the model's thinking, as its tokens mark it
+	// ThinkStartID and ThinkEndID are the tokens around thinking; 0 where the vocabulary has none.
 	ThinkStartID, ThinkEndID int32
-	StopIDs                  []int32
+	// Splitter, where it is not nil, is for the generated text: the template writes thinking, and the vocabulary has no tokens for it.
+	Splitter *Splitter
+	StopIDs  []int32
 }
 
 // Prompt makes the prompt for the answer that follows messages. Control tokens in it come from the template alone.
@@ -49,13 +51,14 @@ func (t *Template) Prompt(messages []Message, o Options) (Prompt, error) {
 	if err != nil {
 		return Prompt{}, err
 	}
-	return Prompt{
-		IDs:          ids,
-		ThinkingOpen: t.thinkingOpen(segments, ids),
-		ThinkStartID: t.thinkStart,
-		ThinkEndID:   t.thinkEnd,
-		StopIDs:      slices.Clone(t.stopIDs),
-	}, nil
+	p := Prompt{IDs: ids, ThinkStartID: t.thinkStart, ThinkEndID: t.thinkEnd, StopIDs: slices.Clone(t.stopIDs)}
+	switch {
+	case t.thinkStart != 0 && t.thinkEnd != 0:
+		p.ThinkingOpen = t.thinkingOpen(ids)
+	case strings.Contains(t.source, thinkStart) || strings.Contains(t.source, thinkEnd):
+		p.Splitter = NewSplitter(t.openInText(segments))
+	}
+	return p, nil
 }
 
 // resume appends the beginning of an answer exactly as it was generated, rather than as the template shows past answers: the
@@ -79,11 +82,8 @@ func (t *Template) resume(segments []tokenizer.Segment, begun Message) []tokeniz
 	return segments
 }
 
-// thinkingOpen tells whether the prompt ends inside thinking, by token id where the vocabulary has them.
-func (t *Template) thinkingOpen(segments []tokenizer.Segment, ids []int32) bool {
-	if t.thinkStart == 0 || t.thinkEnd == 0 {
-		return t.openInText(segments)
-	}
+// thinkingOpen tells whether the prompt ends inside thinking.
+func (t *Template) thinkingOpen(ids []int32) bool {
 	for i := len(ids) - 1; i >= 0; i-- {
 		switch ids[i] {
 		case t.thinkStart:

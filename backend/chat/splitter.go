@@ -3,7 +3,7 @@ package chat
 import "strings"
 
 // Splitter tells thinking from answer by the tags <think> and </think> in generated text, for models whose vocabulary has no
-// tokens for them (Prompt.ThinkEndID is 0); everywhere else the engine does so by token id. Only a <think> that begins the
+// tokens for them (see Prompt.Splitter); everywhere else the engine does so by token id. Only a <think> that begins the
 // output opens thinking, only a </think> outside of code ends it, and in the answer neither means anything.
 type Splitter struct {
 	state       splitState
@@ -21,7 +21,7 @@ const (
 	inAnswer
 )
 
-// NewSplitter begins an output; thinkingOpen is Prompt.ThinkingOpen.
+// NewSplitter begins an output; thinkingOpen says that it begins inside thinking.
 func NewSplitter(thinkingOpen bool) *Splitter {
 	s := &Splitter{lineStart: true}
 	if thinkingOpen {

@@ -17,6 +17,7 @@ import (
 
 	"colibri/backend/compute"
 	"colibri/backend/container"
+	"colibri/backend/metal"
 	"colibri/backend/residency"
 	"colibri/backend/telemetry"
 	"colibri/backend/tokenizer"
@@ -296,7 +297,13 @@ func (m *Model) Config() *container.Config { return m.config }
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tokenizer }
 
 // Stats are the counters at this moment.
-func (m *Model) Stats() telemetry.Snapshot { return m.recorder.Snapshot() }
+func (m *Model) Stats() telemetry.Snapshot {
+	s := m.recorder.Snapshot()
+	if gpu, ok := m.backend.(*metal.Backend); ok {
+		s.GPU = gpuStats(gpu.Counters())
+	}
+	return s
+}
 
 // Recorder is where the model counts.
 func (m *Model) Recorder() *telemetry.Recorder { return m.recorder }

@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"time"
+
+	"colibri/backend/metal"
+	"colibri/backend/telemetry"
 )
 
 // Stats are the figures of one answer.
@@ -78,6 +81,14 @@ func (a *answer) stats(before counters) Stats {
 		s.TokensPerSecond = rate(a.taken-1, a.ended.Sub(a.first))
 	}
 	return s
+}
+
+// gpuStats are the counters that telemetry has names for.
+func gpuStats(c metal.Counters) *telemetry.GPU {
+	return &telemetry.GPU{
+		Blocks: c.Blocks, FallenBack: c.Repeated, Experts: c.Experts,
+		SetUpMillis: millis(c.SetUp), GPUMillis: millis(c.GPU), ScatterMillis: millis(c.Scatter), CommitMillis: millis(c.SetCommit),
+	}
 }
 
 func millis(d time.Duration) float64 { return float64(d) / 1e6 }

@@ -228,7 +228,20 @@ type Snapshot struct {
 	UsedBytes     int64 `json:"usedBytes"` // the sum of the five above
 	PeakBytes     int64 `json:"peakBytes"` // its highest value so far
 
+	GPU *GPU `json:"gpu"` // nil where the CPU computes
+
 	Notices []string `json:"notices,omitempty"`
+}
+
+// GPU is what a graphics processor has done since the model was loaded. Blocks are those of routed experts.
+type GPU struct {
+	Blocks        uint64  `json:"blocks"`
+	FallenBack    uint64  `json:"fallenBack"` // calls that it did not complete and the CPU repeated
+	Experts       uint64  `json:"experts"`
+	SetUpMillis   float64 `json:"setupMillis"` // sums
+	GPUMillis     float64 `json:"gpuMillis"`   // by its own clock
+	ScatterMillis float64 `json:"scatterMillis"`
+	CommitMillis  float64 `json:"commitMillis"` // committing the residency set
 }
 
 // Snapshot reads the counters.
