@@ -272,6 +272,8 @@ for (const look of WALKS) describe(look.name, () => {
       await page.getByText('Always in memory').waitFor();
       await picture(page, `11-gauge-${look.name}`);
       await page.keyboard.press('Escape');
+      await page.keyboard.press('Control+i'); // in a narrow window the panel lies over the chat
+      await page.getByRole('complementary', { name: 'Activity' }).waitFor({ state: 'detached' });
     });
 
     it('keeps instructions and sampling for one chat', async () => {
