@@ -210,16 +210,16 @@ func (b *Backend) runLayer(l *compute.LayerCall, network bool, repeat func(compu
 	}
 	describe(b.layer, l)
 	before := b.keep(l.X[:len(l.Rows)*l.Config.Hidden])
-	var counts, positions []int32
+	var counts, positions, tied []int32
 	if l.Selection != nil {
-		counts, positions = l.Selection.Counts, l.Selection.Positions
+		counts, positions, tied = l.Selection.Counts, l.Selection.Positions, l.Selection.Tied
 	}
 	var reason C.coli_metal_error
 	var status C.int
 	if network {
-		status = C.coli_metal_layer_decode(b.c, b.layer, &b.rows[0], &caches[0], floats(l.Cos), floats(l.Sin), ints(counts), ints(positions), ints(l.Experts), floats(l.Gates), &reason)
+		status = C.coli_metal_layer_decode(b.c, b.layer, &b.rows[0], &caches[0], floats(l.Cos), floats(l.Sin), ints(counts), ints(positions), ints(tied), ints(l.Experts), floats(l.Gates), &reason)
 	} else {
-		status = C.coli_metal_attn_decode(b.c, b.layer, &b.rows[0], &caches[0], floats(l.Cos), floats(l.Sin), ints(counts), ints(positions), &reason)
+		status = C.coli_metal_attn_decode(b.c, b.layer, &b.rows[0], &caches[0], floats(l.Cos), floats(l.Sin), ints(counts), ints(positions), ints(tied), &reason)
 	}
 	return b.settle(failure("layer", status, &reason), func(f compute.Backend) error {
 		copy(l.X, before)

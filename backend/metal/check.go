@@ -134,6 +134,9 @@ func checkLayer(l *compute.LayerCall) error {
 			return fmt.Errorf("metal: layer %d has no room for a selection of %d rows of %d", l.Index, rows, a.Index.TopK)
 		}
 		if a.Index.Full[l.Index] {
+			if len(l.Selection.Tied) < rows {
+				return fmt.Errorf("metal: layer %d has room to say for %d rows whether index scores were equal; %d rows are needed", l.Index, len(l.Selection.Tied), rows)
+			}
 			err = first(err, checkVector("the index key norm", w.IndexKeyNorm, a.Index.HeadDim), checkVector("the index key norm's bias", w.IndexKeyNormBias, a.Index.HeadDim))
 			for i := range l.Caches {
 				err = first(err, checkFloats("an index cache", l.Caches[i].Index, l.Caches[i].Capacity, a.Index.HeadDim))

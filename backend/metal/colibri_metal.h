@@ -146,11 +146,12 @@ typedef struct coli_layer_call {
     uint32_t rows, caches;
     float *x, *normed, *shared;
 } coli_layer_call;
-// Tables that are copied: in rows, caches, cos, sin; in and out counts, positions (null without an indexer); out experts, gates.
+// Tables that are copied: in rows, caches, cos, sin; in and out counts, positions (null without an
+// indexer); out tied (of layers with an indexer: compute.Selection.Tied), experts, gates.
 int coli_metal_layer_decode(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos,
-                            const float *sin, int32_t *counts, int32_t *positions, int32_t *experts, float *gates, coli_metal_error *error);
+                            const float *sin, int32_t *counts, int32_t *positions, int32_t *tied, int32_t *experts, float *gates, coli_metal_error *error);
 // The attention half alone: x += attention(norm(x)).
 int coli_metal_attn_decode(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos,
-                           const float *sin, int32_t *counts, int32_t *positions, coli_metal_error *error);
+                           const float *sin, int32_t *counts, int32_t *positions, int32_t *tied, coli_metal_error *error);
 // Working memory that layer calls of a shape need.
 uint64_t coli_metal_scratch_bytes(const coli_layer_shape *shape, uint32_t rows, uint32_t positions);

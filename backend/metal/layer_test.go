@@ -69,7 +69,7 @@ type expected struct {
 	x, normed, shared []float64
 	experts           []int32
 	gates             []float64
-	counts            []int32
+	counts, tied      []int32
 	positions         [][]int32
 	caches            []expectedCache
 }
@@ -78,7 +78,7 @@ type expectedCache struct{ latent, rope, index, keys, values []float64 }
 
 func reference(l *compute.LayerCall) *expected {
 	c, w, a := l.Config, l.Weights, &l.Config.Attention
-	out := &expected{x: doubles(l.X[:len(l.Rows)*c.Hidden]), counts: make([]int32, len(l.Rows)), positions: make([][]int32, len(l.Rows))}
+	out := &expected{x: doubles(l.X[:len(l.Rows)*c.Hidden]), counts: make([]int32, len(l.Rows)), tied: make([]int32, len(l.Rows)), positions: make([][]int32, len(l.Rows))}
 	for i := range l.Caches {
 		k := &l.Caches[i]
 		out.caches = append(out.caches, expectedCache{doubles(k.Latent), doubles(k.Rope), doubles(k.Index), doubles(k.Keys), doubles(k.Values)})
@@ -186,6 +186,9 @@ func referenceMLA(l *compute.LayerCall, out *expected, h []float64) []float64 {
 				}
 			}
 			slices.SortStableFunc(seen, func(i, j int) int { return cmp.Compare(scores[j], scores[i]) })
+			if scores[seen[a.Index.TopK-1]] == scores[seen[a.Index.TopK]] {
+				out.tied[r] = 1
+			}
 			seen = seen[:a.Index.TopK]
 			slices.Sort(seen)
 			out.counts[r] = int32(a.Index.TopK)
@@ -470,7 +473,7 @@ func (a *arena) layerCall(rng *rand.Rand, c *container.Config, index int, w *com
 		l.Caches = append(l.Caches, k)
 	}
 	if t.Index.Heads > 0 {
-		l.Selection = &compute.Selection{Counts: make([]int32, len(rows)), Positions: make([]int32, len(rows)*t.Index.TopK)}
+		l.Selection = &compute.Selection{Counts: make([]int32, len(rows)), Positions: make([]int32, len(rows)*t.Index.TopK), Tied: make([]int32, len(rows))}
 	}
 	if c.Sparse[index] {
 		l.Experts, l.Gates = make([]int32, len(rows)*c.MoE.PerToken), make([]float32, len(rows)*c.MoE.PerToken)
@@ -492,6 +495,9 @@ func checkLayerAgainst(t testing.TB, what string, l *compute.LayerCall, want *ex
 		for r := range l.Rows {
 			if l.Selection.Counts[r] != want.counts[r] {
 				t.Fatalf("%s: row %d has %d positions selected, %d expected", what, r, l.Selection.Counts[r], want.counts[r])
+			}
+			if l.Selection.Tied[r] != want.tied[r] {
+				t.Fatalf("%s: row %d: a choice among equal scores is said to be %d, %d expected", what, r, l.Selection.Tied[r], want.tied[r])
 			}
 			if n := want.counts[r]; n >= 0 && !slices.Equal(l.Selection.Positions[r*l.Config.Attention.Index.TopK:][:n], want.positions[r]) {
 				t.Fatalf("%s: row %d selects %v, %v expected", what, r, l.Selection.Positions[r*l.Config.Attention.Index.TopK:][:n], want.positions[r])
@@ -728,6 +734,7 @@ func TestSelectionSettlesTies(t *testing.T) {
 	}
 	defer processor.Close()
 	a := newArena(t, b, 64<<20)
+	ties := 0
 	for seed := range uint64(12) {
 		c := mla()
 		rng := newQuietRand(seed, 17)
@@ -752,7 +759,7 @@ func TestSelectionSettlesTies(t *testing.T) {
 			}
 		}
 		other := *l
-		other.X, other.Selection = slices.Clone(l.X), &compute.Selection{Counts: make([]int32, len(rows)), Positions: make([]int32, len(rows)*c.Attention.Index.TopK)}
+		other.X, other.Selection = slices.Clone(l.X), &compute.Selection{Counts: make([]int32, len(rows)), Positions: make([]int32, len(rows)*c.Attention.Index.TopK), Tied: make([]int32, len(rows))}
 		if err := b.Layer(l); err != nil {
 			t.Fatal(err)
 		}
@@ -763,6 +770,15 @@ func TestSelectionSettlesTies(t *testing.T) {
 		if !slices.Equal(l.Selection.Counts, other.Selection.Counts) || !slices.Equal(selected, other.Selection.Positions) {
 			t.Fatalf("seed %d, rows %v: the GPU selects %v, the processor %v", seed, rows, selected, other.Selection.Positions)
 		}
+		if !slices.Equal(l.Selection.Tied, other.Selection.Tied) {
+			t.Fatalf("seed %d, rows %v: the GPU chose among equal scores in %v, the processor in %v", seed, rows, l.Selection.Tied, other.Selection.Tied)
+		}
+		for _, tied := range l.Selection.Tied {
+			ties += int(tied)
+		}
+	}
+	if ties < 5 {
+		t.Errorf("only %d choices among equal scores were tried", ties)
 	}
 }
 

@@ -61,11 +61,11 @@ static void copy_text(char *to, size_t bytes, NSString *text) {
 }
 
 static id<MTLComputePipelineState> build_pipeline(coli_metal *metal, coli_kernel kernel, const coli_constants *c, coli_metal_error *error) {
-    const uint32_t numbers[11] = {c->format, c->group_units, c->whole,  c->format_b,      c->group_units_b, c->whole_b,
-                                  c->xrows,  c->dim_a,       c->dim_b, c->shared_values, c->heads_per_simd};
+    const uint32_t numbers[] = {c->format, c->group_units, c->whole, c->format_b,      c->group_units_b,  c->whole_b,       c->xrows,
+                                c->dim_a,  c->dim_b,       c->shared_values, c->heads_per_simd, c->share_columns, c->few_rows};
     MTLFunctionConstantValues *values = [[MTLFunctionConstantValues alloc] init];
-    for (uint32_t i = 0; i < 11; i++) {
-        if (i == CONSTANT_WHOLE || i == CONSTANT_WHOLE_B || i == CONSTANT_SHARED_VALUES) {
+    for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (i == CONSTANT_WHOLE || i == CONSTANT_WHOLE_B || i == CONSTANT_SHARED_VALUES || i == CONSTANT_SHARE_COLUMNS || i == CONSTANT_FEW_ROWS) {
             const uint8_t flag = numbers[i] != 0;
             [values setConstantValue:&flag type:MTLDataTypeBool atIndex:i];
         } else {
@@ -108,6 +108,8 @@ id<MTLComputePipelineState> coli_pipeline_for(coli_metal *metal, coli_kernel ker
     if (!(reads & READS_WEIGHT)) key.format = key.group_units = key.whole = 0;
     if (!(reads & READS_SECOND)) key.format_b = key.group_units_b = key.whole_b = 0;
     if (!(reads & READS_XROWS)) key.xrows = 0;
+    if (kernel != KERNEL_MATVEC) key.share_columns = 0;
+    if (kernel != KERNEL_EXPERT_GATE_UP) key.few_rows = 0;
     if (!(reads & READS_ATTENTION)) key.dim_a = key.dim_b = key.shared_values = key.heads_per_simd = 0;
     const uint8_t *bytes = (const uint8_t *)&key;
     uint32_t hash = 2166136261u ^ (uint32_t)kernel;
@@ -140,7 +142,7 @@ int coli_metal_prepare(coli_metal *metal, uint32_t format, uint32_t group, coli_
     }
     int status = COLI_METAL_OK;
     @autoreleasepool {
-        coli_constants c = {.format = format, .whole = 1, .format_b = format, .whole_b = 1};
+        coli_constants c = {.format = format, .whole = 1, .format_b = format, .whole_b = 1, .share_columns = 1};
         c.group_units = c.group_units_b = format == FORMAT_INT4_GROUP ? group / UNIT_COLUMNS : 1;
         const coli_kernel users[] = {KERNEL_MATVEC, KERNEL_EXPERT_GATE_UP, KERNEL_EXPERT_DOWN,         KERNEL_EMBED,
                                      KERNEL_ABSORB, KERNEL_GEMM,           KERNEL_EXPERT_GEMM_GATE_UP, KERNEL_EXPERT_GEMM_DOWN};
@@ -148,6 +150,12 @@ int coli_metal_prepare(coli_metal *metal, uint32_t format, uint32_t group, coli_
             for (c.xrows = 1; status == COLI_METAL_OK && c.xrows <= MAX_XROWS; c.xrows *= 2) {
                 if (coli_pipeline_for(metal, users[i], &c, error) == nil) status = COLI_METAL_COMPILE;
             }
+        }
+        c.share_columns = 0; // the second forms of two kernels
+        c.few_rows = 1;
+        for (c.xrows = 1; status == COLI_METAL_OK && stages(format, c.group_units) && c.xrows <= MAX_XROWS; c.xrows *= 2) {
+            if (coli_pipeline_for(metal, KERNEL_MATVEC, &c, error) == nil) status = COLI_METAL_COMPILE;
+            if (c.xrows == 1 && coli_pipeline_for(metal, KERNEL_EXPERT_GATE_UP, &c, error) == nil) status = COLI_METAL_COMPILE;
         }
     }
     return status;
@@ -157,7 +165,7 @@ int coli_metal_prepare(coli_metal *metal, uint32_t format, uint32_t group, coli_
 // are built by prepare, when a model is loaded.
 static int build_all(coli_metal *metal, coli_metal_error *error) {
     const coli_constants c = {.format = FORMAT_F32, .group_units = 1, .whole = 1, .format_b = FORMAT_F32, .group_units_b = 1, .whole_b = 1,
-                              .xrows = 1, .dim_a = 128, .dim_b = 0, .shared_values = 0, .heads_per_simd = 1};
+                              .xrows = 1, .dim_a = 128, .dim_b = 0, .shared_values = 0, .heads_per_simd = 1, .share_columns = 1};
     for (int kernel = 0; kernel < KERNEL_COUNT; kernel++) {
         if (coli_pipeline_for(metal, (coli_kernel)kernel, &c, error) == nil) return COLI_METAL_COMPILE;
     }

@@ -19,7 +19,10 @@ static void gate_up(coli_metal_submit *submit, const coli_operand *gate, const c
         coli_encode(submit, KERNEL_EXPERT_GEMM_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, GEMM_OUTPUTS / 2), items, 1);
     } else {
         constants.xrows = rows;
-        coli_encode(submit, KERNEL_EXPERT_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, MATVEC_SIMDGROUPS * gate_rows(gate->format, up->format, rows)), items, 1);
+        const bool staged = stages(gate->format, gate->group_units) && stages(up->format, up->group_units);
+        constants.few_rows = staged && rows == 1 && (uint64_t)divide_up(p.inner_width, MATVEC_SIMDGROUPS * STAGED_ROWS) * items < FEW_GROUPS;
+        const uint32_t outputs = MATVEC_SIMDGROUPS * gate_rows(staged, rows, constants.few_rows != 0);
+        coli_encode(submit, KERNEL_EXPERT_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, outputs), items, 1);
     }
 }
 
@@ -29,7 +32,7 @@ static void down(coli_metal_submit *submit, const coli_operand *w, ExpertParams 
         coli_encode(submit, KERNEL_EXPERT_GEMM_DOWN, &constants, &p, sizeof p, divide_up(p.hidden, GEMM_OUTPUTS), items, 1);
     } else {
         constants.xrows = rows;
-        coli_encode(submit, KERNEL_EXPERT_DOWN, &constants, &p, sizeof p, divide_up(p.hidden, MATVEC_SIMDGROUPS * down_rows(w->format, rows)), items, 1);
+        coli_encode(submit, KERNEL_EXPERT_DOWN, &constants, &p, sizeof p, divide_up(p.hidden, MATVEC_SIMDGROUPS * down_rows(stages(w->format, w->group_units), rows)), items, 1);
     }
 }
 

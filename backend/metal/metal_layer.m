@@ -43,7 +43,7 @@ static uint64_t row_floats(const coli_layer_shape *s, uint32_t positions, uint32
         n += (uint64_t)s->key_heads * s->head_dim * 3;
     }
     if (indexes(s)) n += (uint64_t)s->index_heads * s->index_dim * 2 + s->index_dim + s->index_heads + positions + span;
-    if (s->index_heads > 0) n += s->index_top_k + 1;
+    if (s->index_heads > 0) n += s->index_top_k + 2;
     if (s->sparse) n += s->experts + 2 * (uint64_t)s->per_token;
     return n + s->rope;
 }
@@ -173,11 +173,11 @@ typedef struct {
     bool selects;       // some row's context is longer than the indexer's top_k
     uint64_t x, rows, cos, sin;
     uint64_t normed, query_low, query_low_normed, query, query_rotated, kv, index_query, index_query_rotated, index_key, index_weights;
-    uint64_t counts, positions_list, scores, order, tiles;
+    uint64_t counts, tied, positions_list, scores, order, tiles;
     uint64_t absorbed, attended, partial, values;
     const RowInfo *info;
     RowTile *tiles_memory;
-    int32_t *counts_memory, *positions_memory;
+    int32_t *counts_memory, *tied_memory, *positions_memory;
     int32_t *experts_memory;
     float *gates_memory;
 } part;
@@ -272,7 +272,7 @@ static void encode_selection(part *p) {
     const coli_layer_shape *s = p->s;
     const coli_constants none = {0};
     const IndexParams i = {.rows = p->rows, .query = p->index_query_rotated, .weights = p->index_weights, .scores = p->scores, .counts = p->counts,
-                           .positions = p->positions_list, .order = p->order, .order_stride = p->span, .heads = s->index_heads, .dim = s->index_dim, .score_stride = p->positions, .top_k = s->index_top_k,
+                           .tied = p->tied, .positions = p->positions_list, .order = p->order, .order_stride = p->span, .heads = s->index_heads, .dim = s->index_dim, .score_stride = p->positions, .top_k = s->index_top_k,
                            .scale_query = 1 / sqrtf((float)s->index_dim), .scale_heads = 1 / sqrtf((float)s->index_heads)};
     p->submit->products += (uint64_t)s->index_heads * s->index_dim * p->positions * p->count;
     coli_encode(p->submit, KERNEL_INDEX_SCORES, &none, &i, sizeof i, divide_up(p->positions, SCORE_THREADS), p->count, 1);
@@ -480,6 +480,8 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
     p->sin = coli_scratch_copy(p->submit, sin + (uint64_t)p->first * (s->rope / 2), (uint64_t)p->count * (s->rope / 2) * sizeof(float));
     if (s->index_heads > 0) {
         p->counts_memory = coli_scratch_take(p->submit, p->count * sizeof(int32_t), &p->counts);
+        p->tied_memory = coli_scratch_take(p->submit, p->count * sizeof(int32_t), &p->tied);
+        if (p->tied_memory != NULL) memset(p->tied_memory, 0, p->count * sizeof(int32_t));
         p->positions_memory = coli_scratch_take(p->submit, (uint64_t)p->count * s->index_top_k * sizeof(int32_t), &p->positions_list);
         for (uint32_t i = 0; p->positions_memory != NULL && i < p->count; i++) {
             const int32_t count = indexes(s) ? -1 : counts[p->first + i];
@@ -517,11 +519,12 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
 }
 
 // A selection that was made elsewhere must fit the rows it is used for.
-static int check_selection(const coli_layer_call *call, const coli_row *rows, const int32_t *counts, const int32_t *positions, coli_metal_error *error) {
+static int check_selection(const coli_layer_call *call, const coli_row *rows, const int32_t *counts, const int32_t *positions, const int32_t *tied,
+                           coli_metal_error *error) {
     const coli_layer_shape *s = &call->shape;
     if (s->index_heads == 0) return COLI_METAL_OK;
     if (counts == NULL || positions == NULL) return coli_fail(error, COLI_METAL_ARGUMENT, "a layer of a model with an indexer needs a selection");
-    if (s->index_full) return COLI_METAL_OK;
+    if (s->index_full) return tied ? COLI_METAL_OK : coli_fail(error, COLI_METAL_ARGUMENT, "a layer with an indexer needs room to say which rows chose among equal scores");
     for (uint32_t i = 0; i < call->rows; i++) {
         if (counts[i] < -1 || counts[i] == 0 || counts[i] > (int32_t)s->index_top_k) {
             return coli_fail(error, COLI_METAL_ARGUMENT, "row %u has a selection of %d positions, at most %u expected", i, counts[i], s->index_top_k);
@@ -535,7 +538,7 @@ static int check_selection(const coli_layer_call *call, const coli_row *rows, co
 }
 
 static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin, int32_t *counts,
-                    int32_t *positions, int32_t *experts, float *gates, bool network, uint32_t first, uint32_t count, coli_metal_error *error) {
+                    int32_t *positions, int32_t *tied, int32_t *experts, float *gates, bool network, uint32_t first, uint32_t count, coli_metal_error *error) {
     const coli_layer_shape *s = &call->shape;
     uint32_t longest = 0, span = 0;
     for (uint32_t i = first; i < first + count; i++) {
@@ -560,6 +563,7 @@ static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_r
         const uint64_t begin = coli_now();
         if (indexes(s)) {
             memcpy(counts + first, p.counts_memory, count * sizeof(int32_t));
+            memcpy(tied + first, p.tied_memory, count * sizeof(int32_t));
             for (uint32_t i = 0; i < count; i++) {
                 if (p.counts_memory[i] > 0) {
                     memcpy(positions + (uint64_t)(first + i) * s->index_top_k, p.positions_memory + (uint64_t)i * s->index_top_k,
@@ -577,12 +581,12 @@ static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_r
 }
 
 static int run(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin, int32_t *counts,
-               int32_t *positions, int32_t *experts, float *gates, bool network, coli_metal_error *error) {
+               int32_t *positions, int32_t *tied, int32_t *experts, float *gates, bool network, coli_metal_error *error) {
     int status = check_shape(&call->shape, error);
     if (status == COLI_METAL_OK) status = check_attention(call, error);
     if (status == COLI_METAL_OK && network) status = check_network(call, error);
     if (status == COLI_METAL_OK) status = check_rows(call, rows, caches, error);
-    if (status == COLI_METAL_OK) status = check_selection(call, rows, counts, positions, error);
+    if (status == COLI_METAL_OK) status = check_selection(call, rows, counts, positions, tied, error);
     uint32_t longest = 0, span = 0;
     for (uint32_t i = 0; i < call->rows; i++) {
         if (rows[i].position >= longest) longest = rows[i].position + 1;
@@ -594,7 +598,7 @@ static int run(coli_metal *metal, const coli_layer_call *call, const coli_row *r
         if (timely < count) count = timely < 1 ? 1 : (uint32_t)timely;
         while (count > 1 && part_bytes(&call->shape, count, longest, span) > max_part_bytes) count = divide_up(count, 2);
         @autoreleasepool {
-            status = run_part(metal, call, rows, caches, cos, sin, counts, positions, experts, gates, network, first, count, error);
+            status = run_part(metal, call, rows, caches, cos, sin, counts, positions, tied, experts, gates, network, first, count, error);
         }
         first += count;
     }
@@ -603,11 +607,11 @@ static int run(coli_metal *metal, const coli_layer_call *call, const coli_row *r
 }
 
 int coli_metal_layer_decode(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin,
-                            int32_t *counts, int32_t *positions, int32_t *experts, float *gates, coli_metal_error *error) {
-    return run(metal, call, rows, caches, cos, sin, counts, positions, experts, gates, true, error);
+                            int32_t *counts, int32_t *positions, int32_t *tied, int32_t *experts, float *gates, coli_metal_error *error) {
+    return run(metal, call, rows, caches, cos, sin, counts, positions, tied, experts, gates, true, error);
 }
 
 int coli_metal_attn_decode(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin,
-                           int32_t *counts, int32_t *positions, coli_metal_error *error) {
-    return run(metal, call, rows, caches, cos, sin, counts, positions, NULL, NULL, false, error);
+                           int32_t *counts, int32_t *positions, int32_t *tied, coli_metal_error *error) {
+    return run(metal, call, rows, caches, cos, sin, counts, positions, tied, NULL, NULL, false, error);
 }

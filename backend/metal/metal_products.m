@@ -57,7 +57,7 @@ coli_operand coli_weight(coli_metal_submit *submit, const coli_block *block, con
     if (row_groups > 0) w.matrix.scales = coli_address(submit, block->scales, row_groups * scale_rows(block) * sizeof(float), what);
     w.format = block->format;
     w.group_units = block->format == FORMAT_INT4_GROUP ? block->group / UNIT_COLUMNS : 1;
-    w.whole = block->columns % PAIR_COLUMNS == 0 && w.matrix.data % 16 == 0;
+    w.whole = block->columns % span_columns(block->format) == 0 && w.matrix.data % 16 == 0;
     if (submit->status == COLI_METAL_OK && !w.whole) coli_count(submit->metal, &submit->metal->counters.unaligned_products, 1);
     return w;
 }
@@ -88,8 +88,9 @@ void coli_multiply(coli_metal_submit *submit, const coli_operand *w, coli_produc
             coli_encode(submit, KERNEL_GEMM, &constants, &p, sizeof p, divide_up(outputs, GEMM_OUTPUTS), divide_up(count, GEMM_ROWS), blocks);
         } else {
             constants.xrows = count == 1 ? 1 : count == 2 ? 2 : MAX_XROWS;
-            coli_encode(submit, KERNEL_MATVEC, &constants, &p, sizeof p, divide_up(outputs, MATVEC_ROWS),
-                        divide_up(count, constants.xrows), blocks);
+            constants.share_columns = share_columns(w->format, w->group_units, w->matrix.columns);
+            const uint32_t rows = constants.share_columns ? MATVEC_ROWS : MATVEC_SIMDGROUPS * down_rows(true, constants.xrows);
+            coli_encode(submit, KERNEL_MATVEC, &constants, &p, sizeof p, divide_up(outputs, rows), divide_up(count, constants.xrows), blocks);
         }
     }
 }

@@ -15,6 +15,8 @@ VECTOR(float, 2) VECTOR(float, 4) VECTOR(uint, 2) VECTOR(uint, 3) VECTOR(uint, 4
 #define thread
 #define threadgroup
 #define GLOBAL __attribute__((global))
+#define GLOBAL_MEMORY __attribute__((address_space(1)))
+#define INLINED __attribute__((always_inline)) static inline
 #define SHARED __attribute__((shared))
 
 namespace metal {

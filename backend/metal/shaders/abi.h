@@ -26,18 +26,20 @@ enum WeightFormat {
     FORMAT_FP8_BLOCK128 = 9
 };
 
-// A unit is eight consecutive columns of a weight row, a pair two units. No format changes its scale within a pair.
+// A unit is eight consecutive columns of a weight row, a span two or four units (span_units). No scale changes within a span.
 enum Geometry {
     LANES = 32,
     UNIT_COLUMNS = 8,
-    UNIT_MAX_WORDS = 8,
-    PAIR_COLUMNS = 16,
+    SPAN_MAX_UNITS = 4,
+    SPAN_MAX_WORDS = 16,     // two units of f32
+    STAGE_COLUMNS = 1024,    // activations in threadgroup memory at a time: a unit for each of MATVEC_SIMDGROUPS · LANES threads
     MATVEC_SIMDGROUPS = 4,   // per threadgroup, in matvec, expert_gate_up and expert_down
-    MATVEC_ROWS = 4,         // weight rows per threadgroup in matvec, whose SIMD-groups share the columns
+    MATVEC_ROWS = 4,         // weight rows per threadgroup in matvec where its SIMD-groups share the columns
     GATE_ROWS = 2,           // weight rows per SIMD-group and matrix in expert_gate_up: see gate_rows
-    GATE_ROWS_FEW = 4,
     DOWN_ROWS = 4,           // weight rows per SIMD-group in expert_down: see down_rows
-    DOWN_ROWS_FEW = 8,
+    STAGED_ROWS = 3,         // in both, with one row of staged activations
+    FEW_GROUPS = 512,        // threadgroups below which they take fewer rows each, to be more
+    SHARED_COLUMNS = 4096,   // columns from which four SIMD-groups have enough to share
     MAX_XROWS = 4,           // activation rows that share one reading of the weights
     NORM_THREADS = 256,      // rms_norm
     ELEMENT_THREADS = 256,   // combine, embed
@@ -60,15 +62,24 @@ enum Geometry {
     GEMM_DEPTH = 32          // by columns at a time
 };
 
-// Weights of few bits need many rows a SIMD-group, to pay for the activations' reads; with several activation rows, or wider weights,
-// registers would not hold them.
 COLI_INLINE bool few_bits(uint_t format) {
     return format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP || format == FORMAT_INT2_ROW || format == FORMAT_INT3_GROUP64;
 }
-COLI_INLINE uint_t gate_rows(uint_t gate, uint_t up, uint_t xrows) {
-    return few_bits(gate) && few_bits(up) && xrows == 1 ? (uint_t)GATE_ROWS_FEW : (uint_t)GATE_ROWS;
+// Units that a lane reads of a row at a time.
+COLI_INLINE uint_t span_units(uint_t format, uint_t group_units) {
+    return few_bits(format) && (format != FORMAT_INT4_GROUP || group_units % 4 == 0) ? 4 : 2;
 }
-COLI_INLINE uint_t down_rows(uint_t format, uint_t xrows) { return few_bits(format) && xrows == 1 ? (uint_t)DOWN_ROWS_FEW : (uint_t)DOWN_ROWS; }
+// A weight whose columns are a multiple of this can be read in spans.
+COLI_INLINE uint_t span_columns(uint_t format) { return few_bits(format) ? SPAN_MAX_UNITS * UNIT_COLUMNS : 2 * UNIT_COLUMNS; }
+// Weights of few bits are computed as fast as they are read only if their activations cost little: a threadgroup keeps them for all its rows.
+COLI_INLINE bool stages(uint_t format, uint_t group_units) { return span_units(format, group_units) == SPAN_MAX_UNITS; }
+// Rows per SIMD-group and matrix: three where only one activation row has to be kept beside them.
+COLI_INLINE uint_t gate_rows(bool staged, uint_t xrows, bool few) { return !staged || xrows != 1 ? (uint_t)GATE_ROWS : few ? 1 : (uint_t)STAGED_ROWS; }
+COLI_INLINE uint_t down_rows(bool staged, uint_t xrows) { return staged && xrows == 1 ? (uint_t)STAGED_ROWS : (uint_t)DOWN_ROWS; }
+// Whether SIMD-groups share a row's columns in matvec. It follows from the weight alone, as it decides the order of additions.
+COLI_INLINE bool share_columns(uint_t format, uint_t group_units, uint_t columns) {
+    return span_units(format, group_units) != SPAN_MAX_UNITS || columns >= SHARED_COLUMNS;
+}
 
 // Indexes of the function constants (see common.metal).
 enum FunctionConstant {
@@ -82,7 +93,9 @@ enum FunctionConstant {
     CONSTANT_DIM_A = 7,
     CONSTANT_DIM_B = 8,
     CONSTANT_SHARED_VALUES = 9,
-    CONSTANT_HEADS_PER_SIMD = 10
+    CONSTANT_HEADS_PER_SIMD = 10,
+    CONSTANT_SHARE_COLUMNS = 11,
+    CONSTANT_FEW_ROWS = 12
 };
 
 // A weight of rows by columns. row_groups is the number of scales of a row (of a row of tiles, for fp8).
@@ -203,6 +216,7 @@ typedef struct IndexParams {
     address_t rows, query, weights; // query [rows, heads, dim] rotated, weights [rows, heads]
     address_t scores;               // [rows, score_stride]
     address_t counts, positions;
+    address_t tied;  // 1 for a row some of whose equal scores were chosen and others not
     address_t order; // [rows, order_stride], for ties
     uint_t heads, dim, score_stride, top_k;
     uint_t order_stride, reserved;

@@ -1,11 +1,10 @@
 // What every kernel shares: function constants, addresses, reading weights, reductions.
 //
-// A weight row is read in units of eight columns, or two at a time (a pair: 8 bytes of int4, 16 of int8), one a lane and step, so
-// that 32 lanes read consecutive bytes. Unpacking shifts little: a nibble is masked in place and comes out multiplied by 16^k;
-// the activations are divided by the same power of two beforehand (load_activations), which is exact and is paid once for
-// all weight rows of a SIMD-group.
+// A weight row is read in units of eight columns, and several at a time: a span of two, or of four where the weights have few bits
+// (16 bytes of int4 or int8), one a lane and step, so that 32 lanes read consecutive bytes. Unpacking shifts little: a nibble is masked
+// where it is and becomes the mantissa of a suitable power of two (from_bits).
 //
-// WHOLE tells that columns are a multiple of PAIR_COLUMNS and that weights and activations are 16-byte aligned; otherwise weights
+// WHOLE tells that columns are a multiple of span_columns and that weights and activations are 16-byte aligned; otherwise weights
 // are read byte by byte. Both paths add in the same order.
 #include <metal_stdlib>
 using namespace metal;
@@ -21,6 +20,8 @@ constant uint DIM_A [[function_constant(7)]];
 constant uint DIM_B [[function_constant(8)]];
 constant bool SHARED_VALUES [[function_constant(9)]];
 constant uint HEADS_PER_SIMD [[function_constant(10)]]; // attend; in attend_tiles heads per tile
+constant bool SHARE_COLUMNS [[function_constant(11)]];  // matvec: the SIMD-groups of a threadgroup share the columns of the same rows
+constant bool FEW_ROWS [[function_constant(12)]];       // expert_gate_up: see gate_rows
 
 inline device const float *floats_at(ulong address) { return reinterpret_cast<device const float *>(address); }
 inline device float *mutable_floats_at(ulong address) { return reinterpret_cast<device float *>(address); }
@@ -92,44 +93,58 @@ inline void load_unit(uint format, device const uchar *row, uint unit, thread ui
     }
 }
 
-// Reads two consecutive units, the first of which is even, with fewer and wider reads: 4 to 64 bytes.
-inline void load_pair(uint format, device const uchar *row, uint pair, thread uint *words) {
-    if (format == FORMAT_INT4_GROUP || format == FORMAT_INT4_ROW) {
-        const uint2 v = *reinterpret_cast<device const uint2 *>(row + pair * 8);
+// Reads a span of consecutive units with few and wide reads: 4 to 64 bytes. Unit u lies in words + u · unit_words.
+inline void load_span(uint format, uint units, device const uchar *row, uint span, thread uint *words) {
+    if (few_bits(format) && units == 4) {
+        if (format == FORMAT_INT3_GROUP64) {
+            device const uchar *group = row + (span / 2) * 24;
+            const uint2 low = *reinterpret_cast<device const uint2 *>(group + (span & 1) * 8);
+            const uint high = *reinterpret_cast<device const uint *>(group + 16 + (span & 1) * 4);
+            words[0] = low.x, words[2] = low.x >> 16, words[4] = low.y, words[6] = low.y >> 16;
+            words[1] = high, words[3] = high >> 8, words[5] = high >> 16, words[7] = high >> 24;
+        } else if (format == FORMAT_INT2_ROW) {
+            const uint2 v = *reinterpret_cast<device const uint2 *>(row + span * 8);
+            words[0] = v.x, words[1] = v.x >> 16, words[2] = v.y, words[3] = v.y >> 16;
+        } else {
+            const uint4 v = *reinterpret_cast<device const uint4 *>(row + span * 16);
+            words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+        }
+    } else if (format == FORMAT_INT4_GROUP || format == FORMAT_INT4_ROW) {
+        const uint2 v = *reinterpret_cast<device const uint2 *>(row + span * 8);
         words[0] = v.x, words[1] = v.y;
     } else if (format == FORMAT_INT8_ROW || format == FORMAT_FP8_BLOCK128) {
-        const uint4 v = *reinterpret_cast<device const uint4 *>(row + pair * 16);
+        const uint4 v = *reinterpret_cast<device const uint4 *>(row + span * 16);
         words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     } else if (format == FORMAT_INT3_GROUP64) {
-        device const uchar *group = row + (pair / 4) * 24;
-        const uint low = *reinterpret_cast<device const uint *>(group + (pair & 3) * 4);
-        const uint high = uint(*reinterpret_cast<device const ushort *>(group + 16 + (pair & 3) * 2));
+        device const uchar *group = row + (span / 4) * 24;
+        const uint low = *reinterpret_cast<device const uint *>(group + (span & 3) * 4);
+        const uint high = uint(*reinterpret_cast<device const ushort *>(group + 16 + (span & 3) * 2));
         words[0] = low, words[1] = high, words[2] = low >> 16, words[3] = high >> 8;
     } else if (format == FORMAT_INT2_ROW) {
-        words[0] = *reinterpret_cast<device const uint *>(row + pair * 4);
+        words[0] = *reinterpret_cast<device const uint *>(row + span * 4);
         words[1] = words[0] >> 16;
     } else {
-        load_unit(format, row, pair * 2, words);
-        load_unit(format, row, pair * 2 + 1, words + unit_words(format));
+        load_unit(format, row, span * 2, words);
+        load_unit(format, row, span * 2 + 1, words + unit_words(format));
     }
 }
 
-// A small number in the low bits of 2^23 as a float: subtracting what is there without it leaves the number exactly, and
-// with it the zero point. A conversion would be the slower instruction.
-inline float from_bits(uint bits, float zero) { return as_type<float>(0x4B000000u | bits) - (8388608.0f + zero); }
+// Bits at place `at` and above of a word as the small number they stand for: they become the mantissa of the power of two in which place
+// `at` counts one, and subtracting that power and the zero point leaves the number exactly. A conversion would be the slower instruction.
+inline float from_bits(uint bits, uint at, float zero) {
+    return as_type<float>((150u - at) << 23 | bits) - (float(1u << (23 - at)) + zero);
+}
 
-// The numbers of a unit; those of four and two bits still carry the power of two of their place.
+// The numbers of a unit, before their scale.
 inline void unpack_unit(uint format, thread const uint *words, thread float *q) {
     if (format == FORMAT_INT4_GROUP || format == FORMAT_INT4_ROW) {
-        const uint high = words[0] >> 16;
-        for (uint k = 0; k < 4; k++) {
-            q[k] = from_bits(words[0] & (15u << (4 * k)), float(8u << (4 * k)));
-            q[4 + k] = from_bits(high & (15u << (4 * k)), float(8u << (4 * k)));
-        }
+        const uint high = words[0] >> 12; // a mantissa holds the lower five nibbles in place, and then the other three
+        for (uint k = 0; k < 5; k++) q[k] = from_bits(words[0] & (15u << (4 * k)), 4 * k, 8.0f);
+        for (uint k = 5; k < 8; k++) q[k] = from_bits(high & (15u << (4 * (k - 3))), 4 * (k - 3), 8.0f);
     } else if (format == FORMAT_INT8_ROW) {
         for (uint k = 0; k < 4; k++) {
-            q[k] = from_bits(((words[0] ^ 0x80808080u) >> (8 * k)) & 255u, 128.0f);
-            q[4 + k] = from_bits(((words[1] ^ 0x80808080u) >> (8 * k)) & 255u, 128.0f);
+            q[k] = from_bits(((words[0] ^ 0x80808080u) >> (8 * k)) & 255u, 0, 128.0f);
+            q[4 + k] = from_bits(((words[1] ^ 0x80808080u) >> (8 * k)) & 255u, 0, 128.0f);
         }
     } else if (format == FORMAT_FP8_BLOCK128) {
         for (uint k = 0; k < 4; k++) {
@@ -137,9 +152,9 @@ inline void unpack_unit(uint format, thread const uint *words, thread float *q) 
             q[4 + k] = from_fp8((words[1] >> (8 * k)) & 255u);
         }
     } else if (format == FORMAT_INT3_GROUP64) {
-        for (uint k = 0; k < 8; k++) q[k] = from_bits(((words[0] >> (2 * k)) & 3u) | ((words[1] >> k) & 1u) << 2, 4.0f);
+        for (uint k = 0; k < 8; k++) q[k] = from_bits(((words[0] >> (2 * k)) & 3u) | ((words[1] >> k) & 1u) << 2, 0, 4.0f);
     } else if (format == FORMAT_INT2_ROW) {
-        for (uint k = 0; k < 8; k++) q[k] = from_bits(words[0] & (3u << (2 * k)), float(2u << (2 * k)));
+        for (uint k = 0; k < 8; k++) q[k] = from_bits(words[0] & (3u << (2 * k)), 2 * k, 2.0f);
     } else if (format == FORMAT_F32) {
         for (uint k = 0; k < 8; k++) q[k] = as_type<float>(words[k]);
     } else {
@@ -158,14 +173,6 @@ inline void raw8(uint format, bool whole, device const uchar *row, uint unit, ui
     } else {
         for (uint k = 0; k < 8; k++) q[k] = unit * 8 + k < columns ? raw_at(format, row, unit * 8 + k) : 0.0f;
     }
-}
-
-// The power of two that raw8 leaves in place k of a unit, inverted.
-inline float place_of(uint format, bool whole, uint k) {
-    if (!whole) return 1.0f;
-    if (format == FORMAT_INT4_ROW || format == FORMAT_INT4_GROUP) return 1.0f / float(1u << (4 * (k & 3)));
-    if (format == FORMAT_INT2_ROW) return 1.0f / float(1u << (2 * k));
-    return 1.0f;
 }
 
 // The scale of a unit of a row, for formats whose scales change along a row.
@@ -193,129 +200,180 @@ inline void weights8(uint format, uint group_units, bool whole, thread const Mat
     float scale = 1.0f;
     if (scale_per_row(format)) scale = floats_at(w.scales)[row];
     if (scale_per_group(format)) scale = group_scale(format, group_units, floats_at(w.scales), w.row_groups, row, unit);
-    for (uint k = 0; k < 8; k++) q[k] = q[k] * place_of(format, whole, k) * scale;
+    for (uint k = 0; k < 8; k++) q[k] *= scale;
 }
 
-// One pair of units of XROWS activation rows, ready to be multiplied with weights of a format.
-struct Activations {
-    float v[MAX_XROWS * PAIR_COLUMNS];
-};
-
-inline void load_activations(uint format, bool whole, uint columns, device const float *x, thread const uint *offsets, uint pair,
-                             thread Activations &a) {
-    for (uint t = 0; t < XROWS; t++) {
-        load8(whole, x + offsets[t], pair * 2, columns, a.v + t * PAIR_COLUMNS);
-        load8(whole, x + offsets[t], pair * 2 + 1, columns, a.v + t * PAIR_COLUMNS + 8);
-        for (uint k = 0; k < PAIR_COLUMNS; k++) a.v[t * PAIR_COLUMNS + k] *= place_of(format, whole, k & 7);
-    }
-}
-
-// A pair of units of ROWS weight rows as it was read.
+// A span of ROWS weight rows as it was read.
 template <uint ROWS> struct Weights {
-    uint words[ROWS * 2 * UNIT_MAX_WORDS];
+    uint words[ROWS * SPAN_MAX_WORDS];
     float scales[ROWS];
 };
 
 // Rows past the last are read as the last and not used. Unrolled, as the arrays belong in registers.
 template <uint ROWS>
-inline void load_weights(uint format, uint group_units, bool whole, thread const Matrix &w, uint first, uint last, uint pair,
+inline void load_weights(uint format, uint group_units, uint units, bool whole, thread const Matrix &w, uint first, uint last, uint span,
                          thread Weights<ROWS> &v) {
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
         const uint row = min(first + r, last);
-        if (whole) load_pair(format, bytes_at(w.data) + ulong(row) * w.row_bytes, pair, v.words + r * 2 * UNIT_MAX_WORDS);
+        if (whole) load_span(format, units, bytes_at(w.data) + ulong(row) * w.row_bytes, span, v.words + r * SPAN_MAX_WORDS);
         v.scales[r] =
-            scale_per_group(format) ? group_scale(format, group_units, floats_at(w.scales), w.row_groups, row, pair * 2) : 1.0f;
+            scale_per_group(format) ? group_scale(format, group_units, floats_at(w.scales), w.row_groups, row, span * units) : 1.0f;
     }
 }
 
-// sums[r · MAX_XROWS + t] += one pair of units of weight row first+r times activation row t.
-template <uint ROWS>
-inline void multiply_pair(uint format, bool whole, thread const Matrix &w, uint first, uint last, uint pair, thread const Weights<ROWS> &v,
-                          thread const Activations &a, thread float *sums) {
+// Activations in threadgroup memory, STAGE_COLUMNS of them: of 32 spans all four units of one row, two of two rows, or one of four. What 32
+// lanes read at once lies side by side, and so does what they write. (A lane's span begins 128 bytes after its neighbour's: read from
+// memory, 32 lanes would touch 32 lines at a time.)
+inline uint staged_at(uint span, uint part) { return part * LANES + ((span ^ part) & (LANES - 1)); }
+inline uint staged_units() { return SPAN_MAX_UNITS / XROWS; }
+
+// The units first_unit … of the spans from first_span on; a thread writes one unit of one row.
+inline void stage_activations(bool whole, uint columns, device const float *x, thread const uint *offsets, uint first_span, uint first_unit,
+                              uint thread_index, threadgroup float *staged) {
+    const uint span = thread_index / SPAN_MAX_UNITS;
+    const uint part = thread_index % SPAN_MAX_UNITS;
+    const uint unit = (first_span + span) * SPAN_MAX_UNITS + first_unit + part % staged_units();
+    uint offset = offsets[0];
+    for (uint t = 1; t < XROWS; t++) offset = part / staged_units() == t ? offsets[t] : offset;
+    float v[UNIT_COLUMNS];
+    if (unit * UNIT_COLUMNS < columns) {
+        load8(whole, x + offset, unit, columns, v);
+    } else {
+        for (uint k = 0; k < UNIT_COLUMNS; k++) v[k] = 0.0f;
+    }
+    threadgroup float4 *to = reinterpret_cast<threadgroup float4 *>(staged);
+    float4 low;
+    float4 high;
+    low.x = v[0], low.y = v[1], low.z = v[2], low.w = v[3];
+    high.x = v[4], high.y = v[5], high.z = v[6], high.w = v[7];
+    to[staged_at(span, 2 * part)] = low;
+    to[staged_at(span, 2 * part + 1)] = high;
+}
+
+// dots[r · MAX_XROWS + t] += unit u of a span of weight row first+r times activation row t. STAGED: the activations come from `staged`.
+template <uint ROWS, bool STAGED>
+inline void multiply_unit(uint format, uint units, bool whole, thread const Matrix &w, uint first, uint last, uint span, uint u, thread const Weights<ROWS> &v,
+                          device const float *x, thread const uint *offsets, threadgroup const float *staged, thread float *dots) {
+    float a[UNIT_COLUMNS * MAX_XROWS];
+#pragma unroll
+    for (uint t = 0; t < MAX_XROWS; t++) {
+        if (t >= XROWS) continue;
+        if (STAGED) {
+            const uint part = 2 * (t * staged_units() + u % staged_units());
+            threadgroup const float4 *from = reinterpret_cast<threadgroup const float4 *>(staged);
+            const float4 low = from[staged_at(span, part)];
+            const float4 high = from[staged_at(span, part + 1)];
+            thread float *to = a + t * UNIT_COLUMNS;
+            to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+        } else {
+            load8(whole, x + offsets[t], span * units + u, w.columns, a + t * UNIT_COLUMNS);
+        }
+    }
 #pragma unroll
     for (uint r = 0; r < ROWS; r++) {
-        float q[PAIR_COLUMNS];
+        float q[UNIT_COLUMNS];
         if (whole) {
-            unpack_unit(format, v.words + r * 2 * UNIT_MAX_WORDS, q);
-            unpack_unit(format, v.words + r * 2 * UNIT_MAX_WORDS + unit_words(format), q + 8);
+            unpack_unit(format, v.words + r * SPAN_MAX_WORDS + u * unit_words(format), q);
         } else {
-            device const uchar *row = bytes_at(w.data) + ulong(min(first + r, last)) * w.row_bytes;
-            raw8(format, false, row, pair * 2, w.columns, q);
-            raw8(format, false, row, pair * 2 + 1, w.columns, q + 8);
+            raw8(format, false, bytes_at(w.data) + ulong(min(first + r, last)) * w.row_bytes, span * units + u, w.columns, q);
         }
-        for (uint t = 0; t < XROWS; t++) {
-            float dot = 0.0f;
-            for (uint k = 0; k < PAIR_COLUMNS; k++) dot = fma(q[k], a.v[t * PAIR_COLUMNS + k], dot);
-            sums[r * MAX_XROWS + t] = fma(dot, v.scales[r], sums[r * MAX_XROWS + t]);
+#pragma unroll
+        for (uint t = 0; t < MAX_XROWS; t++) {
+            if (t >= XROWS) continue;
+#pragma unroll
+            for (uint k = 0; k < UNIT_COLUMNS; k++) {
+                dots[r * MAX_XROWS + t] = fma(q[k], a[t * UNIT_COLUMNS + k], dots[r * MAX_XROWS + t]);
+            }
         }
     }
 }
 
-// This lane's share of the products of ROWS weight rows from `first` on with XROWS activation rows: pairs begin, begin+step …
+template <uint ROWS> inline void clear(thread float *numbers) {
+#pragma unroll
+    for (uint i = 0; i < ROWS * MAX_XROWS; i++) numbers[i] = 0.0f;
+}
+
+// sums += the products of a span, times its scales.
+template <uint ROWS> inline void add_span(thread const Weights<ROWS> &v, thread const float *dots, thread float *sums) {
+#pragma unroll
+    for (uint r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (uint t = 0; t < MAX_XROWS; t++) {
+            if (t < XROWS) sums[r * MAX_XROWS + t] = fma(dots[r * MAX_XROWS + t], v.scales[r], sums[r * MAX_XROWS + t]);
+        }
+    }
+}
+
+// A span with activations from memory.
 template <uint ROWS>
-inline void multiply_rows(thread const Matrix &w, uint first, uint last, uint begin, uint step, device const float *x,
-                          thread const uint *offsets, thread float *sums) {
-    const uint pairs = (w.columns + PAIR_COLUMNS - 1) / PAIR_COLUMNS;
-    for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = 0.0f;
-    uint pair = begin;
-    for (; XROWS == 1 && pair + step < pairs; pair += 2 * step) { // two at a time, for more reads under way
+inline void multiply_span(uint format, uint units, bool whole, thread const Matrix &w, uint first, uint last, uint span, thread const Weights<ROWS> &v,
+                          device const float *x, thread const uint *offsets, threadgroup const float *staged, thread float *sums) {
+    float dots[ROWS * MAX_XROWS];
+    clear<ROWS>(dots);
+#pragma unroll
+    for (uint u = 0; u < SPAN_MAX_UNITS; u++) {
+        if (u < units) multiply_unit<ROWS, false>(format, units, whole, w, first, last, span, u, v, x, offsets, staged, dots);
+    }
+    add_span<ROWS>(v, dots, sums);
+}
+
+// This lane's share of the products of ROWS weight rows from `first` on with XROWS activation rows, and where TWO with the same rows of a
+// second weight. STAGED: every thread of the threadgroup takes part, for spans of four units, and a SIMD-group reads all of them; otherwise
+// spans begin, begin+step … of the lane. Which way, and how many rows, does not change the order of a row's additions.
+template <uint ROWS, bool TWO, bool STAGED>
+inline void multiply_rows(thread const Matrix &w, thread const Matrix &w_b, uint units, uint first, uint last, uint begin, uint step, uint thread_index,
+                          device const float *x, thread const uint *offsets, threadgroup float *staged, thread float *sums, thread float *sums_b) {
+    const uint spans = (w.columns + units * UNIT_COLUMNS - 1) / (units * UNIT_COLUMNS);
+    clear<ROWS>(sums);
+    if (TWO) clear<ROWS>(sums_b);
+    if (STAGED) {
+        for (uint base = 0; base < spans; base += LANES) {
+            const uint span = base + (thread_index & (LANES - 1)); // past the last weights are read again, and meet zeros
+            Weights<ROWS> v;
+            Weights<ROWS> v_b;
+            load_weights<ROWS>(FORMAT, GROUP_UNITS, units, WHOLE, w, first, last, min(span, spans - 1), v);
+            if (TWO) load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, units, WHOLE_B, w_b, first, last, min(span, spans - 1), v_b);
+            float dots[ROWS * MAX_XROWS];
+            float dots_b[ROWS * MAX_XROWS];
+            clear<ROWS>(dots);
+            if (TWO) clear<ROWS>(dots_b);
+#pragma unroll
+            for (uint u = 0; u < SPAN_MAX_UNITS; u++) {
+                if (u % staged_units() == 0) {
+                    threadgroup_barrier(mem_flags::mem_threadgroup);
+                    stage_activations(WHOLE, w.columns, x, offsets, base, u, thread_index, staged);
+                    threadgroup_barrier(mem_flags::mem_threadgroup);
+                }
+                multiply_unit<ROWS, true>(FORMAT, units, WHOLE, w, first, last, span, u, v, x, offsets, staged, dots);
+                if (TWO) multiply_unit<ROWS, true>(FORMAT_B, units, WHOLE_B, w_b, first, last, span, u, v_b, x, offsets, staged, dots_b);
+            }
+            add_span<ROWS>(v, dots, sums);
+            if (TWO) add_span<ROWS>(v_b, dots_b, sums_b);
+        }
+        return;
+    }
+    uint span = begin;
+    if (!TWO && XROWS == 1 && span < spans) { // the next span is read ahead; with more rows registers would not suffice
         Weights<ROWS> v;
         Weights<ROWS> next;
-        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
-        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair + step, next);
-        Activations a;
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair, a);
-        multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair, v, a, sums);
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair + step, a);
-        multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair + step, next, a, sums);
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, units, WHOLE, w, first, last, span, v);
+        for (; span < spans; span += 2 * step) {
+            if (span + step < spans) load_weights<ROWS>(FORMAT, GROUP_UNITS, units, WHOLE, w, first, last, span + step, next);
+            multiply_span<ROWS>(FORMAT, units, WHOLE, w, first, last, span, v, x, offsets, staged, sums);
+            if (span + step >= spans) return;
+            if (span + 2 * step < spans) load_weights<ROWS>(FORMAT, GROUP_UNITS, units, WHOLE, w, first, last, span + 2 * step, v);
+            multiply_span<ROWS>(FORMAT, units, WHOLE, w, first, last, span + step, next, x, offsets, staged, sums);
+        }
+        return;
     }
-    for (; pair < pairs; pair += step) {
-        Weights<ROWS> v;
-        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
-        Activations a;
-        load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair, a);
-        multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair, v, a, sums);
-    }
-}
-
-// A pair of units of two weights that multiply the same activations.
-template <uint ROWS>
-inline void multiply_two_pairs(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint pair, thread const Weights<ROWS> &v,
-                               thread const Weights<ROWS> &v_b, device const float *x, thread const uint *offsets, thread float *sums,
-                               thread float *sums_b) {
-    Activations a;
-    load_activations(FORMAT, WHOLE, w.columns, x, offsets, pair, a);
-    multiply_pair<ROWS>(FORMAT, WHOLE, w, first, last, pair, v, a, sums);
-    if (FORMAT_B != FORMAT || WHOLE_B != WHOLE) load_activations(FORMAT_B, WHOLE_B, w.columns, x, offsets, pair, a);
-    multiply_pair<ROWS>(FORMAT_B, WHOLE_B, w_b, first, last, pair, v_b, a, sums_b);
-}
-
-// multiply_rows for two weights that multiply the same activations.
-template <uint ROWS>
-inline void multiply_two(thread const Matrix &w, thread const Matrix &w_b, uint first, uint last, uint begin, uint step,
-                         device const float *x, thread const uint *offsets, thread float *sums, thread float *sums_b) {
-    const uint pairs = (w.columns + PAIR_COLUMNS - 1) / PAIR_COLUMNS;
-    for (uint i = 0; i < ROWS * MAX_XROWS; i++) sums[i] = sums_b[i] = 0.0f;
-    uint pair = begin;
-    for (; few_bits(FORMAT) && few_bits(FORMAT_B) && XROWS == 1 && pair + step < pairs; pair += 2 * step) {
+    for (; span < spans; span += step) {
         Weights<ROWS> v;
         Weights<ROWS> v_b;
-        Weights<ROWS> next;
-        Weights<ROWS> next_b;
-        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
-        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair + step, next);
-        load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, pair, v_b);
-        load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, pair + step, next_b);
-        multiply_two_pairs<ROWS>(w, w_b, first, last, pair, v, v_b, x, offsets, sums, sums_b);
-        multiply_two_pairs<ROWS>(w, w_b, first, last, pair + step, next, next_b, x, offsets, sums, sums_b);
-    }
-    for (; pair < pairs; pair += step) {
-        Weights<ROWS> v;
-        Weights<ROWS> v_b;
-        load_weights<ROWS>(FORMAT, GROUP_UNITS, WHOLE, w, first, last, pair, v);
-        load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, WHOLE_B, w_b, first, last, pair, v_b);
-        multiply_two_pairs<ROWS>(w, w_b, first, last, pair, v, v_b, x, offsets, sums, sums_b);
+        load_weights<ROWS>(FORMAT, GROUP_UNITS, units, WHOLE, w, first, last, span, v);
+        if (TWO) load_weights<ROWS>(FORMAT_B, GROUP_UNITS_B, units, WHOLE_B, w_b, first, last, span, v_b);
+        multiply_span<ROWS>(FORMAT, units, WHOLE, w, first, last, span, v, x, offsets, staged, sums);
+        if (TWO) multiply_span<ROWS>(FORMAT_B, units, WHOLE_B, w_b, first, last, span, v_b, x, offsets, staged, sums_b);
     }
 }
 

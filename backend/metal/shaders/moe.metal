@@ -1,10 +1,10 @@
 // Feed-forward networks with SwiGLU: routed experts, and with one item the shared experts and dense layers.
 // An item is one expert with up to XROWS of the rows that chose it. Gate and up are computed together and multiplied in registers.
 
-template <uint ROWS>
-inline void expert_gate_up_rows(constant ExpertParams &p, uint3 group, uint simdgroup, uint lane) {
+template <uint ROWS, bool STAGED>
+inline void expert_gate_up_rows(constant ExpertParams &p, uint3 group, uint simdgroup, uint lane, threadgroup float *staged) {
     const uint output = (group.x * MATVEC_SIMDGROUPS + simdgroup) * ROWS;
-    if (output >= p.inner_width) return;
+    if (!STAGED && output >= p.inner_width) return;
     device const ExpertItem *item = items_at(p.items) + p.first_item + group.y;
     device const Pair *pairs = pairs_at(p.pairs) + item->first;
     const Matrix gate = item->gate;
@@ -16,7 +16,8 @@ inline void expert_gate_up_rows(constant ExpertParams &p, uint3 group, uint simd
     float gates[ROWS * MAX_XROWS];
     float ups[ROWS * MAX_XROWS];
     const uint last = p.inner_width - 1;
-    multiply_two<ROWS>(gate, up, output, last, lane, LANES, floats_at(p.input), offsets, gates, ups);
+    multiply_rows<ROWS, true, STAGED>(gate, up, min(span_units(FORMAT, GROUP_UNITS), span_units(FORMAT_B, GROUP_UNITS_B)), min(output, last), last, lane,
+                                      LANES, simdgroup * LANES + lane, floats_at(p.input), offsets, staged, gates, ups);
     for (uint t = 0; t < XROWS; t++) {
         const float g = gather_rows<ROWS>(FORMAT, gate, output, last, t, lane, gates);
         const float u = gather_rows<ROWS>(FORMAT_B, up, output, last, t, lane, ups);
@@ -30,17 +31,24 @@ kernel void expert_gate_up(constant ExpertParams &p [[buffer(0)]],
                            uint3 group [[threadgroup_position_in_grid]],
                            uint simdgroup [[simdgroup_index_in_threadgroup]],
                            uint lane [[thread_index_in_simdgroup]]) {
-    if (gate_rows(FORMAT, FORMAT_B, XROWS) == GATE_ROWS_FEW) {
-        expert_gate_up_rows<GATE_ROWS_FEW>(p, group, simdgroup, lane);
+    threadgroup float staged[STAGE_COLUMNS];
+    if (stages(FORMAT, GROUP_UNITS) && stages(FORMAT_B, GROUP_UNITS_B)) {
+        if (XROWS != 1) {
+            expert_gate_up_rows<GATE_ROWS, true>(p, group, simdgroup, lane, staged);
+        } else if (FEW_ROWS) {
+            expert_gate_up_rows<1, true>(p, group, simdgroup, lane, staged);
+        } else {
+            expert_gate_up_rows<STAGED_ROWS, true>(p, group, simdgroup, lane, staged);
+        }
     } else {
-        expert_gate_up_rows<GATE_ROWS>(p, group, simdgroup, lane);
+        expert_gate_up_rows<GATE_ROWS, false>(p, group, simdgroup, lane, staged);
     }
 }
 
-template <uint ROWS>
-inline void expert_down_rows(constant ExpertParams &p, uint3 group, uint simdgroup, uint lane) {
+template <uint ROWS, bool STAGED>
+inline void expert_down_rows(constant ExpertParams &p, uint3 group, uint simdgroup, uint lane, threadgroup float *staged) {
     const uint output = (group.x * MATVEC_SIMDGROUPS + simdgroup) * ROWS;
-    if (output >= p.hidden) return;
+    if (!STAGED && output >= p.hidden) return;
     device const ExpertItem *item = items_at(p.items) + p.first_item + group.y;
     device const Pair *pairs = pairs_at(p.pairs) + item->first;
     const Matrix down = item->down;
@@ -53,7 +61,8 @@ inline void expert_down_rows(constant ExpertParams &p, uint3 group, uint simdgro
     }
     float sums[ROWS * MAX_XROWS];
     const uint last = p.hidden - 1;
-    multiply_rows<ROWS>(down, output, last, lane, LANES, floats_at(p.inner), offsets, sums);
+    multiply_rows<ROWS, false, STAGED>(down, down, span_units(FORMAT, GROUP_UNITS), min(output, last), last, lane, LANES, simdgroup * LANES + lane,
+                                       floats_at(p.inner), offsets, staged, sums, sums);
     for (uint t = 0; t < XROWS; t++) {
         const float v = gather_rows<ROWS>(FORMAT, down, output, last, t, lane, sums);
         if (lane >= ROWS || output + lane > last || t >= count) continue;
@@ -66,10 +75,13 @@ kernel void expert_down(constant ExpertParams &p [[buffer(0)]],
                         uint3 group [[threadgroup_position_in_grid]],
                         uint simdgroup [[simdgroup_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]]) {
-    if (down_rows(FORMAT, XROWS) == DOWN_ROWS_FEW) {
-        expert_down_rows<DOWN_ROWS_FEW>(p, group, simdgroup, lane);
+    threadgroup float staged[STAGE_COLUMNS];
+    if (!stages(FORMAT, GROUP_UNITS)) {
+        expert_down_rows<DOWN_ROWS, false>(p, group, simdgroup, lane, staged);
+    } else if (XROWS == 1) {
+        expert_down_rows<STAGED_ROWS, true>(p, group, simdgroup, lane, staged);
     } else {
-        expert_down_rows<DOWN_ROWS>(p, group, simdgroup, lane);
+        expert_down_rows<DOWN_ROWS, true>(p, group, simdgroup, lane, staged);
     }
 }
 

@@ -90,7 +90,10 @@ kernel void index_select(constant IndexParams &p [[buffer(0)]],
     const uint row = group.x;
     device const RowInfo *info = rows_at(p.rows) + row;
     if (info->position < p.top_k) {
-        if (thread_index == 0) mutable_uints_at(p.counts)[row] = 0xFFFFFFFFu; // −1: all positions
+        if (thread_index == 0) {
+            mutable_uints_at(p.counts)[row] = 0xFFFFFFFFu; // −1: all positions
+            mutable_uints_at(p.tied)[row] = 0;
+        }
         return;
     }
     const uint positions = info->position + 1;
@@ -152,6 +155,7 @@ kernel void index_select(constant IndexParams &p [[buffer(0)]],
     }
     const uint wanted = p.top_k - above_all; // of the equal ones, the first in position
     device uint *chosen = mutable_uints_at(p.positions) + ulong(row) * p.top_k;
+    if (thread_index == 0) mutable_uints_at(p.tied)[row] = equal_all > wanted ? 1 : 0;
     if (equal_all > wanted && info->tie_span >= positions) {
         if (thread_index != 0) return;
         device uint *order = mutable_uints_at(p.order) + ulong(row) * p.order_stride;
