@@ -3,6 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { BlockRenderer, type Renderer } from './blocks';
 import { blockStarts, render } from './render';
 import { createSanitiser } from './sanitise';
+import { typeset } from './typeset';
 
 const sanitise = createSanitiser(window);
 const page = (source: string) => {
@@ -19,6 +20,13 @@ describe('markdown', () => {
     expect(p.querySelector('.hljs-keyword')?.textContent).toBe('func');
     expect(p.querySelector('[data-action="copy-code"]')).not.toBeNull();
     expect(p.querySelector('li li')?.textContent).toBe('y');
+  });
+  it('shows tasks as boxes, in lists only', () => {
+    const items = [...page('- [x] done\n- [ ] to do\n- [y] neither').querySelectorAll('li')].map(
+      (li) => li.textContent,
+    );
+    expect(items).toEqual(['☑ done', '☐ to do', '[y] neither']);
+    expect(page('[x] no list').textContent?.trim()).toBe('[x] no list');
   });
   it('sets formulas and leaves money alone', () => {
     expect(page('$a^2$').querySelector('.katex')).not.toBeNull();
@@ -128,5 +136,24 @@ describe('growing text', () => {
     r.update(text.slice(0, 25), false);
     expect(html(r.update(text, false))).not.toContain('href');
     expect(html(r.update(text, true))).toContain('href="https://example.org"');
+  });
+});
+
+describe('blocks on the page', () => {
+  const block = (n: number) => ({ source: `s${n}`, html: `<p>${n}</p>` });
+  it('lie in sections, in order, and only those that changed are touched', () => {
+    const node = document.createElement('div');
+    const blocks = Array.from({ length: 40 }, (_, i) => block(i));
+    const { update } = typeset(node, blocks);
+    expect(node.querySelectorAll('.section')).toHaveLength(3);
+    expect(node.textContent).toBe(blocks.map((_, i) => i).join(''));
+    const first = node.querySelector('p');
+    update([...blocks.slice(0, 39), { source: 'new', html: '<h2>new</h2>' }, block(40)]);
+    expect(node.querySelector('p')).toBe(first);
+    expect(node.querySelector('.heading')?.textContent).toBe('new');
+    update(blocks.slice(0, 3));
+    expect([node.querySelectorAll('.section').length, node.textContent]).toEqual([1, '012']);
+    update([]);
+    expect(node.childElementCount).toBe(0);
   });
 });
