@@ -122,7 +122,7 @@ static void mla_unit(void *context, int unit, int thread) {
     const cpu_kernels *k = g->b->kernels;
     const int heads = u->head1 - u->head0, rows = u->row1 - u->row0, per_head = c->nope_dim + c->value_dim, head_query = c->nope_dim + c->rope_dim;
     const size_t latent = padded(g->b, c->kv_rank), width = latent + padded(g->b, c->rope_dim);
-    const size_t panel = k->panel_floats(cpu_layout(c->kv_b.format), c->kv_rank);
+    const size_t panel = k->panel_floats(k->layout(&c->kv_b), c->kv_rank);
 
     float *scratch = g->b->thread[thread].memory;
     float *queries = scratch + k->product_scratch, *sums = queries + query_block * width, *panels = sums + query_block * (size_t)c->kv_rank;
@@ -156,7 +156,7 @@ static void mla_unit(void *context, int unit, int thread) {
         float *y[query_block];
         for (int r = 0; r < rows; r++) {
             float *p = panels + (size_t)r * panel;
-            k->prepare(cpu_layout(c->kv_b.format), out[r * heads + h], c->kv_rank, p);
+            k->prepare(k->layout(&c->kv_b), out[r * heads + h], c->kv_rank, p);
             x[r] = p;
             y[r] = g->context + ((size_t)(u->row0 + r) * (size_t)c->heads + (size_t)(u->head0 + h)) * (size_t)c->value_dim;
         }

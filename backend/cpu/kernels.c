@@ -10,16 +10,6 @@ const cpu_kernels *cpu_kernels_named(const char *name) {
     return NULL;
 }
 
-int cpu_layout(int format) {
-    switch (format) {
-    case format_int4_row:
-    case format_int4_group:
-    case format_int3_g64: return layout_nibbles;
-    case format_int2_row: return layout_crumbs;
-    default: return layout_whole;
-    }
-}
-
 size_t cpu_row_bytes(const cpu_weight *w) {
     size_t c = (size_t)w->columns;
     switch (w->format) {

@@ -30,7 +30,8 @@ typedef struct {
 
 // How a panel is laid out. whole: in order. nibbles and crumbs: as 4-bit and 2-bit fields of 32-bit words, with
 // the correction for the fields' offset (8 or 2 times the sum of the inputs, subtracted) before each block.
-enum { layout_whole, layout_nibbles, layout_crumbs, layouts };
+// The short ones hold 16-bit numbers (see kernels_short.h), where the variant has them.
+enum { layout_whole, layout_nibbles, layout_crumbs, layout_short_bytes, layout_short_nibbles, layouts };
 
 enum {
     product_batch = 128, // most rows of one call of product
@@ -43,9 +44,10 @@ typedef struct {
     size_t product_scratch;    // floats of scratch memory that product needs
     size_t transposed_scratch; // floats a column that transposed needs
 
+    int (*layout)(const cpu_weight *w); // of the activations that a weight is multiplied with
     size_t (*panel_floats)(int layout, int columns);
     void (*prepare)(int layout, const float *x, int columns, float *panel);
-    // y[i][r-row0] = W[r]·x[i] for row0 <= r < row1, i < n <= product_batch; x are panels in the layout of the format.
+    // y[i][r-row0] = W[r]·x[i] for row0 <= r < row1, i < n <= product_batch; x are panels in the layout of the weight.
     void (*product)(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, float *scratch);
     // out[i][c] = sum over rows row0 <= r < row1, in order, of q[i][r-row0]·W[r][c].
     void (*transposed)(const cpu_weight *w, int row0, int row1, int n, const float *const *q, float *const *out, float *scratch);
@@ -81,6 +83,5 @@ const cpu_kernels *cpu_kernels_neon(void);
 // The variant of that name, or the best one for an empty name.
 const cpu_kernels *cpu_kernels_named(const char *name);
 
-int cpu_layout(int format);
 size_t cpu_row_bytes(const cpu_weight *w);
 #endif

@@ -17,6 +17,14 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// The end of a row, completed with zeros to a block; zeros of the panel meet them.
+static const uint8_t *padded(uint8_t *rest, const uint8_t *raw, size_t bytes, size_t block) {
+    memset(rest, 0, block);
+    memcpy(rest, raw, bytes);
+    return rest;
+}
+
+#include "kernels_short.h"
 #include "kernels_formats.h"
 #include "kernels_product.h"
 #include "kernels_vectors.h"
@@ -35,8 +43,8 @@ static uint64_t read_memory(const void *memory, size_t bytes) {
 
 #define KERNELS(label)                                                                                                                      \
     {                                                                                                                                       \
-        .name = label, .lanes = LANES, .product_scratch = sizeof(tile_memory) / sizeof(float), .transposed_scratch = transposed_rows,       \
-        .panel_floats = panel_floats, .prepare = prepare, .product = product, .transposed = transposed, .unpack = unpack,                   \
+        .name = label, .lanes = LANES, .product_scratch = product_scratch, .transposed_scratch = transposed_rows,       \
+        .layout = layout_of, .panel_floats = panel_floats, .prepare = prepare, .product = product, .transposed = transposed, .unpack = unpack,                   \
         .normalise = normalise, .silu_multiply = silu_multiply, .add = add, .combine = combine, .scores = scores,                           \
         .index_scores = index_scores, .softmax_step = softmax_step, .weigh = weigh, .scale = scale, .read = read_memory,                    \
     }

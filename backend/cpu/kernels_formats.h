@@ -126,9 +126,26 @@ static vf block_scale_any(int format, int kind, const cpu_weight *w, const float
 
 // ---- panels ----
 
+static int layout_of(const cpu_weight *w) {
+#ifdef LANES_SHORT
+    if (short_fits(w)) return w->format == format_int8_row ? layout_short_bytes : layout_short_nibbles;
+#endif
+    switch (w->format) {
+    case format_int4_row:
+    case format_int4_group:
+    case format_int3_g64: return layout_nibbles;
+    case format_int2_row: return layout_crumbs;
+    default: return layout_whole;
+    }
+}
+
 static size_t panel_floats(int layout, int columns) {
     size_t c = (size_t)columns;
     switch (layout) {
+#ifdef LANES_SHORT
+    case layout_short_bytes:
+    case layout_short_nibbles: return short_panel_floats(columns);
+#endif
     case layout_nibbles: return (c + 8 * LANES - 1) / (8 * LANES) * (9 * LANES);
     case layout_crumbs: return (c + 16 * LANES - 1) / (16 * LANES) * (17 * LANES);
     default: return (c + 127) / 128 * 128; // a multiple of every block
@@ -160,17 +177,14 @@ INLINE void prepare_fields(const int vectors, int bits, float offset, const floa
 
 static void prepare(int layout, const float *x, int columns, float *panel) {
     switch (layout) {
+#ifdef LANES_SHORT
+    case layout_short_bytes: short_prepare(0, x, columns, panel); break;
+    case layout_short_nibbles: short_prepare(1, x, columns, panel); break;
+#endif
     case layout_nibbles: prepare_fields(8, 4, 8, x, columns, panel); break;
     case layout_crumbs: prepare_fields(16, 2, 2, x, columns, panel); break;
     default:
         memcpy(panel, x, (size_t)columns * sizeof *x);
         memset(panel + columns, 0, (panel_floats(layout, columns) - (size_t)columns) * sizeof *x);
     }
-}
-
-// The end of a row, completed with zeros to a block; zeros of the panel meet them.
-static const uint8_t *padded(uint8_t *rest, const uint8_t *raw, size_t bytes, size_t block) {
-    memset(rest, 0, block);
-    memcpy(rest, raw, bytes);
-    return rest;
 }

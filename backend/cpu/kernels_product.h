@@ -384,7 +384,19 @@ static void tiles(const cpu_weight *w, int row0, int row1, int n, const float *c
     }
 }
 
+#ifdef LANES_SHORT
+enum { product_scratch = (sizeof(tile_memory) > sizeof(short_tile) ? sizeof(tile_memory) : sizeof(short_tile)) / sizeof(float) };
+#else
+enum { product_scratch = sizeof(tile_memory) / sizeof(float) };
+#endif
+
 static void product(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, float *scratch) {
+#ifdef LANES_SHORT
+    if (short_fits(w)) {
+        short_product(w, row0, row1, n, x, y, (short_tile *)(void *)scratch);
+        return;
+    }
+#endif
     if (n > direct_most) {
         tiles(w, row0, row1, n, x, y, (tile_memory *)(void *)scratch);
     } else {

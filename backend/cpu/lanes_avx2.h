@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #define LANES 8
+#define LANES_SHORT // has kernels_short.h
 typedef __m256 vf;
 typedef __m256i vi;
 typedef __m128 v4;

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #define LANES 16
+#define LANES_SHORT // has kernels_short.h
 typedef __m512 vf;
 typedef __m512i vi;
 typedef __m128 v4;

@@ -285,8 +285,8 @@ int cpu_layer(cpu_backend *b, const cpu_layer_call *c) {
     cpu_product list[2];
     int n = 0;
     if (c->gate.rows) {
-        int layout = cpu_layout(c->up.format);
-        if (cpu_product_add(b, list, &n, &set, &c->gate, gate) != 0 || cpu_panels_prepare(b, &set, c->up.format) != 0) return -1;
+        int layout = b->kernels->layout(&c->up);
+        if (cpu_product_add(b, list, &n, &set, &c->gate, gate) != 0 || cpu_panels_prepare(b, &set, &c->up) != 0) return -1;
         list[0].up = &c->up;
         list[0].up_panel = set.panel[layout];
         list[0].up_stride = set.stride[layout];
@@ -326,7 +326,7 @@ static void inner_unit(void *context, int unit, int thread) {
     const cpu_product *p = &g->down[unit];
     size_t first = (size_t)(p->y_up - g->inner);
     for (int i = 0; i < p->n; i++) {
-        g->kernels->prepare(cpu_layout(p->w->format), g->inner + first + (size_t)i * (size_t)g->columns, g->columns, (float *)p->panel + (size_t)i * p->stride);
+        g->kernels->prepare(g->kernels->layout(p->w), g->inner + first + (size_t)i * (size_t)g->columns, g->columns, (float *)p->panel + (size_t)i * p->stride);
     }
 }
 
@@ -342,7 +342,7 @@ static int experts_pass(cpu_backend *b, int inner, cpu_panels *set, const cpu_ex
     int64_t cost = 0;
     for (int e = 0, slot = 0; e < count; e++) {
         const cpu_expert *x = &experts[e];
-        int gl = cpu_layout(x->gate.format), ul = cpu_layout(x->up.format);
+        int gl = k->layout(&x->gate), ul = k->layout(&x->up);
         list[e] = (cpu_product){.w = &x->gate, .up = &x->up, .panel = set->panel[gl], .stride = set->stride[gl], .up_panel = set->panel[ul],
                                 .up_stride = set->stride[ul], .xrow = taken[e] > 0 ? x->rows + first[e] : NULL, .y = gate + (size_t)slot * (size_t)inner,
                                 .y_up = up + (size_t)slot * (size_t)inner, .y_stride = (size_t)inner, .n = taken[e]};
@@ -366,7 +366,7 @@ static int experts_pass(cpu_backend *b, int inner, cpu_panels *set, const cpu_ex
 int cpu_experts(cpu_backend *b, int hidden, int inner, int rows, const float *input, const cpu_expert *experts, int count, float *output) {
     cpu_panels set = cpu_panels_of(input, rows, hidden);
     for (int e = 0; e < count; e++) {
-        if (cpu_panels_prepare(b, &set, experts[e].gate.format) != 0 || cpu_panels_prepare(b, &set, experts[e].up.format) != 0) return -1;
+        if (cpu_panels_prepare(b, &set, &experts[e].gate) != 0 || cpu_panels_prepare(b, &set, &experts[e].up) != 0) return -1;
     }
     int *bounds = (int *)(void *)cpu_buffer_grow(&b->buffer[buffer_units], 2 * (size_t)count);
     if (!bounds) return -1;

@@ -93,8 +93,8 @@ static void prepare_rows(void *context, int row0, int row1, int thread) {
     }
 }
 
-int cpu_panels_prepare(cpu_backend *b, cpu_panels *set, int format) {
-    int layout = cpu_layout(format);
+int cpu_panels_prepare(cpu_backend *b, cpu_panels *set, const cpu_weight *w) {
+    int layout = b->kernels->layout(w);
     if (set->panel[layout]) return 0;
     set->stride[layout] = b->kernels->panel_floats(layout, set->columns);
     set->panel[layout] = cpu_buffer_grow(&b->buffer[buffer_panel + layout], set->stride[layout] * (size_t)set->rows);
@@ -168,8 +168,8 @@ void cpu_products_run(cpu_backend *b, cpu_product *list, int count) {
 }
 
 int cpu_product_add(cpu_backend *b, cpu_product *list, int *count, cpu_panels *set, const cpu_weight *w, float *y) {
-    if (cpu_panels_prepare(b, set, w->format) != 0) return -1;
-    int layout = cpu_layout(w->format);
+    if (cpu_panels_prepare(b, set, w) != 0) return -1;
+    int layout = b->kernels->layout(w);
     list[(*count)++] = (cpu_product){
         .w = w, .panel = set->panel[layout], .stride = set->stride[layout], .y = y, .y_stride = (size_t)w->rows, .n = set->rows};
     return 0;

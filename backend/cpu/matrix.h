@@ -62,8 +62,8 @@ typedef struct {
     size_t stride[layouts];
 } cpu_panels;
 cpu_panels cpu_panels_of(const float *x, int rows, int columns);
-// Makes the panel for a format; 0 or -1.
-int cpu_panels_prepare(cpu_backend *b, cpu_panels *set, int format);
+// Makes the panel for a weight; 0 or -1.
+int cpu_panels_prepare(cpu_backend *b, cpu_panels *set, const cpu_weight *w);
 
 // y[yrow[i]] = W·x[xrow[i]] for i < n; with up, silu(W·x) ⊙ (up·x). Missing row lists count up from 0.
 typedef struct {

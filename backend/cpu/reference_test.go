@@ -2,8 +2,8 @@ package cpu
 
 import (
 	"math"
-	"slices"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"testing"
 
