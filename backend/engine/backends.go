@@ -25,8 +25,23 @@ var (
 // On a Mac whose GPU cannot be used, opening the backend says why; other systems have no Metal to speak of.
 func init() {
 	if runtime.GOOS == "darwin" || metal.Available() {
-		registerBackend("metal", func() (compute.Backend, error) { return metal.Open() })
+		registerBackend("metal", openMetal)
 	}
+}
+
+// openMetal opens the GPU with the CPU behind it: what a command buffer leaves undone is repeated there, and counted (telemetry.GPU).
+func openMetal() (compute.Backend, error) {
+	fallback, err := cpu.New(min(threads(), cpu.MaxThreads))
+	if err != nil {
+		return nil, err
+	}
+	options := metal.FromEnvironment()
+	options.Fallback = fallback
+	gpu, err := metal.OpenWith(options)
+	if err != nil {
+		return nil, errors.Join(err, fallback.Close())
+	}
+	return gpu, nil
 }
 
 func registerBackend(name string, open opener) {

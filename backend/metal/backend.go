@@ -134,7 +134,10 @@ func (b *Backend) Close() error {
 	b.caches.free()
 	b.experts.free()
 	b.c = nil
-	return nil
+	if b.fallback == nil {
+		return nil
+	}
+	return b.fallback.Close()
 }
 
 // Name names the GPU.

@@ -393,8 +393,7 @@ func TestFailuresAreRepeatedOnTheFallback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer processor.Close()
-	b := openTest(t, simulator.Options{Strict: true}, Options{Fallback: processor})
+	b := openTest(t, simulator.Options{Strict: true}, Options{Fallback: processor}) // which closes it
 	a := newArena(t, b, 16<<20)
 	rng := newQuietRand(1, 1)
 	c := mla()

@@ -1,10 +1,8 @@
 package metal
 
 import (
-	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"colibri/backend/compute"
@@ -15,7 +13,8 @@ type Options struct {
 	// ResidencySet is the value of COLI_METAL_RESSET: "" uses a residency set where the system has them (macOS 15), "0" never does and
 	// declares every buffer to every command buffer, "1" asks for one and says in a line when the system lacks it.
 	ResidencySet string
-	// Fallback repeats what the GPU did not complete, counted in Counters.Repeated. Without one the error is returned.
+	// Fallback repeats what the GPU did not complete, counted in Counters.Repeated, and is closed with the backend. Without one the error is
+	// returned.
 	Fallback compute.Backend
 	// Notices receives lines for people; nil is standard error.
 	Notices io.Writer
@@ -47,23 +46,6 @@ type Counters struct {
 	SetCommit             time.Duration
 	Ranges, Bytes         uint64 // registered
 	Allocated, WorkingSet uint64 // of this process on the device, and what the system recommends
-}
-
-// String is what `colibri run --verbose` prints.
-func (c Counters) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Metal: %d layers, %d expert blocks on the GPU (%d failed, %d calls repeated on the CPU), %d experts\n", c.Layers, c.Blocks, c.BlocksFailed, c.Repeated, c.Experts)
-	fmt.Fprintf(&b, "Metal: set-up %v, GPU %v, waiting %v, scatter %v; %d command buffers, %d dispatches\n", c.SetUp.Round(time.Microsecond), c.GPU.Round(time.Microsecond),
-		c.Waiting.Round(time.Microsecond), c.Scatter.Round(time.Microsecond), c.CommandBuffers, c.Dispatches)
-	if c.ResidencySet {
-		fmt.Fprintf(&b, "Metal: residency set of %d buffers, %d commits in %v\n", c.SetMembers, c.SetCommits, c.SetCommit.Round(time.Microsecond))
-	} else {
-		fmt.Fprintf(&b, "Metal: no residency set, %d buffers declared\n", c.ResourcesDeclared)
-	}
-	if c.UnalignedProducts > 0 {
-		fmt.Fprintf(&b, "Metal: %d products took the byte-wise path (odd width, or weights not at a multiple of 16 bytes)\n", c.UnalignedProducts)
-	}
-	return b.String()
 }
 
 // The system lets go of memory that no GPU work has used for about a second, and the next token then waits for it. A

@@ -5,6 +5,7 @@ package metal_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -123,6 +124,68 @@ func TestOraclesGiveTheProcessorsTokens(t *testing.T) {
 			}
 			compare(t, gpu, ask(t, dir, "cpu", reference.Prompt, len(reference.Greedy)))
 		})
+	}
+}
+
+// Command buffers that fail while a whole model answers are repeated on the processor: the same tokens, and a count that says so.
+func TestAnAnswerOutlastsFailingCommandBuffers(t *testing.T) {
+	dir := "../../testdata/oracles/glm_moe_dsa"
+	prompt := []int32{5, 17, 200, 3, 88, 41, 9, 120, 33, 7, 64, 11}
+	simulator.Configure(simulator.Options{Collect: true})
+	m, err := engine.Load(context.Background(), dir, engine.Options{Backend: "metal"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tokens = 8
+	code := 1
+	simulator.FailCommandBuffer(2, code) // in the prompt
+	r, err := s.Generate(context.Background(), engine.Request{Prompt: prompt, MaxTokens: tokens, Sampling: engine.Greedy()}, func(engine.Piece) error {
+		code = code%14 + 1
+		simulator.FailCommandBuffer(uint64(code), code) // one of the next token's, another each time
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu := m.Stats().GPU
+	if gpu == nil || gpu.FallenBack < tokens {
+		t.Errorf("%d tokens with a failure each: %+v", tokens, gpu)
+	}
+	s.Close()
+	if err := errors.Join(m.Close(), simulator.Check()); err != nil {
+		t.Error(err)
+	}
+	if processor := ask(t, dir, "cpu", prompt, tokens); !slices.Equal(r.IDs, processor.greedy) {
+		t.Errorf("tokens %v, %v expected", r.IDs, processor.greedy)
+	}
+}
+
+// A model's outputs are the same to the bit whether memory is declared by a residency set, one by one, or the system has no sets.
+func TestTheResidencySetDoesNotChangeAModelsLogits(t *testing.T) {
+	prompt := []int32{5, 17, 200, 3, 88, 41, 9, 120, 33, 7, 64, 11}
+	for _, name := range []string{"glm_moe_dsa", "qwen3_moe"} {
+		var want answer
+		for _, mode := range []struct {
+			gate string
+			sets simulator.ResidencySets
+		}{{"1", simulator.Available}, {"0", simulator.Available}, {"", simulator.Unavailable}, {"", simulator.Unknown}} {
+			t.Setenv("COLI_METAL_RESSET", mode.gate)
+			simulator.Configure(simulator.Options{Collect: true, ResidencySets: mode.sets})
+			got := ask(t, "../../testdata/oracles/"+name, "metal", prompt, 4)
+			if err := simulator.Check(); err != nil {
+				t.Error(err)
+			}
+			if want.logits == nil {
+				want = got
+			}
+			if !slices.Equal(got.logits, want.logits) || !slices.Equal(got.greedy, want.greedy) {
+				t.Errorf("%s with gate %q and sets %d: other logits or tokens than with the set on", name, mode.gate, mode.sets)
+			}
+		}
 	}
 }
 

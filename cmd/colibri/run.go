@@ -12,6 +12,7 @@ import (
 
 	"colibri/backend/chat"
 	"colibri/backend/engine"
+	"colibri/backend/telemetry"
 	"colibri/backend/tokenizer"
 )
 
@@ -181,12 +182,12 @@ func (f *runFlags) answer(ctx context.Context, model *engine.Model, request engi
 	}
 	fmt.Fprintln(out)
 	if f.verbose {
-		printFigures(notes, &result)
+		printFigures(notes, &result, model.Stats().GPU)
 	}
 	return err
 }
 
-func printFigures(w io.Writer, r *engine.Result) {
+func printFigures(w io.Writer, r *engine.Result, gpu *telemetry.GPU) {
 	s := r.Stats
 	fmt.Fprintf(w, "%d prompt tokens (%d reused), %d answered, ended by %s, seed %d\n",
 		r.PromptTokens, r.ReusedTokens, len(r.IDs), r.FinishReason, r.Seed)
@@ -196,6 +197,10 @@ func printFigures(w io.Writer, r *engine.Result) {
 		s.AttentionMillis, s.ExpertMillis, s.WaitMillis, s.OtherMillis)
 	fmt.Fprintf(w, "experts: %d hits, %d misses, %s read; peak memory %s; backend %s\n",
 		s.ExpertHits, s.ExpertMisses, formatBytes(int64(s.BytesRead)), formatBytes(s.PeakBytes), s.Backend)
+	if gpu != nil {
+		fmt.Fprintf(w, "GPU: %d expert blocks of %d experts, %d calls repeated on the CPU; set-up %.0f ms, GPU %.0f ms, scatter %.0f ms, residency set commits %.1f ms\n",
+			gpu.Blocks, gpu.Experts, gpu.FallenBack, gpu.SetUpMillis, gpu.GPUMillis, gpu.ScatterMillis, gpu.CommitMillis)
+	}
 }
 
 // traceFile writes one line a token and sparse layer.
