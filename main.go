@@ -166,14 +166,16 @@ func orDefault(value, fallback int) int {
 	return value
 }
 
-// shutdownPatience is how long the engine gets to come to the end of what it is computing.
+// shutdown writes everything down and frees the model, once, whoever asks first: Wails, the system that logs out, or the watchdog.
 func (w *window) shutdown(context.Context) {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownPatience)
-	defer cancel()
-	if err := w.instance.StopServing(); err != nil {
-		w.log.Error("closing", "error", err)
-	}
-	if err := w.core.Close(ctx); err != nil {
-		w.log.Error("closing", "error", err)
-	}
+	w.closing.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownPatience)
+		defer cancel()
+		if err := w.instance.StopServing(); err != nil {
+			w.log.Error("closing", "error", err)
+		}
+		if err := w.core.Close(ctx); err != nil {
+			w.log.Error("closing", "error", err)
+		}
+	})
 }

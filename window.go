@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 	goruntime "runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/wailsapp/wails/v2/pkg/menu"
@@ -14,7 +16,13 @@ import (
 	"colibri/backend/app"
 )
 
-const shutdownPatience = 5 * time.Second
+const (
+	// shutdownPatience is how long the engine gets to come to the end of what it is computing.
+	shutdownPatience = 5 * time.Second
+	// quitPatience is how long the window system gets to end its loop: on macOS Wails stops it from another thread, which takes effect only
+	// with the next event.
+	quitPatience = 3 * time.Second
+)
 
 // window is the link between the app and the screen.
 type window struct {
@@ -23,6 +31,7 @@ type window struct {
 	instance *app.Instance
 	ctx      context.Context // Wails' own; valid once ready is closed
 	ready    chan struct{}
+	closing  sync.Once
 }
 
 func newWindow(log *slog.Logger, instance *app.Instance) *window {
@@ -73,8 +82,12 @@ func (w *window) openedAgain(paths []string) {
 	runtime.WindowUnminimise(w.ctx)
 }
 
-func (w *window) beforeClose(context.Context) (prevent bool) {
+func (w *window) beforeClose(ctx context.Context) (prevent bool) {
 	w.remember()
+	time.AfterFunc(quitPatience, func() {
+		w.shutdown(ctx) // waits for the one under way
+		os.Exit(0)
+	})
 	return false
 }
 

@@ -9,6 +9,7 @@ import (
 	"colibri/backend/chat"
 	"colibri/backend/container"
 	"colibri/backend/engine"
+	"colibri/backend/residency"
 	"colibri/backend/telemetry"
 )
 
@@ -18,28 +19,46 @@ const keptConversationsBytes = 8 << 30
 // RealEngine is the engine of this program. In cacheDir it keeps what can be computed again: the keys and values of conversations, so that
 // they go on after a restart without that. The system may empty the folder at any time; that costs time, no words.
 func RealEngine(cacheDir string) Engine {
-	return realEngine{kept: engine.KVStore{Dir: filepath.Join(cacheDir, "kv"), LimitBytes: keptConversationsBytes}}
+	return realEngine{
+		kept:  engine.KVStore{Dir: filepath.Join(cacheDir, "kv"), LimitBytes: keptConversationsBytes},
+		rates: &measuredRates{path: filepath.Join(cacheDir, "machine.json")},
+	}
 }
 
-type realEngine struct{ kept engine.KVStore }
+type realEngine struct {
+	kept  engine.KVStore
+	rates *measuredRates
+}
 
 func (e realEngine) Forget(conversation string) error { return e.kept.Remove(conversation) }
 func (e realEngine) Sweep(living []string) error      { return e.kept.Sweep(living) }
 
-func (realEngine) Describe(ctx context.Context, dir string, memoryBytes int64) (Container, error) {
+func (e realEngine) Describe(ctx context.Context, dir string, memoryBytes int64) (Container, error) {
 	d, err := container.Describe(dir)
 	if err != nil {
 		return Container{}, err
 	}
+	load := residency.LoadOf(d, plannedTokens)
 	c := Container{
 		Name: d.Name, Path: dir, Family: d.Family, Parameters: d.Parameters, Bytes: d.FileBytes, Layers: d.Layers,
-		Experts: d.Experts, PerToken: d.ExpertsPerToken, Context: d.Context,
+		Experts: d.Experts, PerToken: d.ExpertsPerToken, Context: d.Context, NeedBytes: need(load),
 	}
 	if len(d.ExpertSizes) > 0 {
 		c.Format = d.ExpertSizes[0].Formats
 	}
-	expect(ctx, &c, d, memoryBytes)
+	if rates := e.rates.known(); rates.Has(d.Multiplied) {
+		speed := expectedSpeed(ctx, dir, load, rates, memoryBytes)
+		c.SpeedLow, c.SpeedHigh = speed.Low, speed.High
+	}
 	return c, nil
+}
+
+func (e realEngine) Measure(ctx context.Context, dir string) error {
+	d, err := container.Describe(dir)
+	if err != nil {
+		return err
+	}
+	return e.rates.measure(ctx, d)
 }
 
 func (e realEngine) Load(ctx context.Context, dir, backend string, memoryBytes int64, progress func(string, float64)) (Model, error) {

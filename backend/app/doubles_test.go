@@ -141,8 +141,9 @@ type scriptedEngine struct {
 	models   []*scriptedModel
 	describe func(dir string) (Container, error)
 
-	mu  sync.Mutex
-	put map[string]bool // conversations of which something is put away
+	mu       sync.Mutex
+	measured int
+	put      map[string]bool // conversations of which something is put away
 }
 
 func (e *scriptedEngine) Forget(conversation string) error {
@@ -179,6 +180,13 @@ func (e *scriptedEngine) Describe(_ context.Context, dir string, _ int64) (Conta
 		return e.describe(dir)
 	}
 	return Container{Family: "glm4_moe_lite", Bytes: 1000, Context: 100}, nil
+}
+
+func (e *scriptedEngine) Measure(context.Context, string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.measured++
+	return nil
 }
 
 func (e *scriptedEngine) Load(ctx context.Context, dir, _ string, _ int64, progress func(string, float64)) (Model, error) {

@@ -10,7 +10,10 @@ import (
 // Engine is what the app needs of the engine. The adapter that satisfies it with the real one is in adapter.go.
 type Engine interface {
 	// Describe reads a container's headers and says what it is, or in one sentence why it cannot be used. It reads no weights.
+	// The expected speed is in it once the machine was measured for such a model.
 	Describe(ctx context.Context, dir string, memoryBytes int64) (Container, error)
+	// Measure measures how fast this machine computes what a model needs, once; that takes a second or two of all processors.
+	Measure(ctx context.Context, dir string) error
 	// Load brings a model into memory, reporting stage and share done.
 	Load(ctx context.Context, dir string, backend string, memoryBytes int64, progress func(stage string, done float64)) (Model, error)
 	// Forget removes what was put away on disk of a conversation, Sweep what was put away of any but these.

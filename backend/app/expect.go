@@ -2,71 +2,97 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
-	"time"
 
 	"colibri/backend/container"
+	"colibri/backend/engine"
 	"colibri/backend/residency"
+	"colibri/backend/version"
 )
 
-// expect adds to a description what running the model will take and give on this machine, from the planner. Where something cannot be
-// measured the figures stay 0 and the window shows none: a wrong promise is worse.
-func expect(ctx context.Context, c *Container, d *container.Description, memoryBytes int64) {
-	load := residency.LoadOf(d, plannedTurns)
-	// The least it runs in: what always stays, and the experts of one token in one layer.
-	c.NeedBytes = load.ResidentBytes + load.ScratchBytes + load.KVBytesPerToken*int64(load.Context) + int64(load.PerToken)*load.ExpertBytes
+// plannedTokens is how much conversation a description counts on.
+const plannedTokens = 4096
+
+// need is the least memory a model runs in: what always stays, and the experts of one token in one layer.
+func need(load residency.Load) int64 {
+	return load.ResidentBytes + load.ScratchBytes + load.KVBytesPerToken*int64(load.Context) + int64(load.PerToken)*load.ExpertBytes
+}
+
+// expectedSpeed is the planner's estimate for this machine. Where it cannot tell, it is zero and the window shows none: a wrong promise
+// is worse.
+func expectedSpeed(ctx context.Context, dir string, load residency.Load, rates engine.Rates, memoryBytes int64) residency.Range {
 	state, err := residency.ReadMemory()
 	if err != nil {
-		return
+		return residency.Range{}
 	}
-	disk, err := residency.MeasureDisk(ctx, d.Dir, residency.QuickProbe)
+	disk, err := residency.MeasureDisk(ctx, dir, residency.QuickProbe)
 	if err != nil {
-		return
+		return residency.Range{}
 	}
 	plan, err := residency.NewPlan(residency.Machine{
 		MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes, DiskBytesPerSecond: disk,
-		WeightBytesPerSecond: kernelShare * readBandwidth(), LayerSeconds: layerSeconds,
-		OpsPerSecond: opsPerCore * float64(runtime.NumCPU()),
+		WeightBytesPerSecond: rates.ReadBytesPerSecond, KernelBytesPerSecond: rates.KernelBytesPerSecond, LayerSeconds: rates.LayerSeconds,
+		OpsPerSecond: rates.ReadBytesPerSecond, // for the first word, which is not asked for here
 	}, load, memoryBytes)
 	if err != nil {
-		return // it does not fit at the moment; loading says why, with the arithmetic
+		return residency.Range{} // it does not fit at the moment; loading says why, with the arithmetic
 	}
-	c.SpeedLow, c.SpeedHigh = plan.TokensPerSecond.Low, plan.TokensPerSecond.High
+	return plan.TokensPerSecond
 }
 
-const (
-	kernelShare  = 0.6    // of the memory's read bandwidth that the kernels reach on matrices larger than the cache
-	layerSeconds = 100e-6 // launching and waiting, a layer
-	opsPerCore   = 20e9   // of a prompt's matrix products, with 8-wide fused multiply-add
-	plannedTurns = 4096   // tokens of context that a description counts on
-)
+// measuredRates are the machine's rates on disk: they are measured once for each build and machine.
+type measuredRates struct {
+	path string
+	mu   sync.Mutex
+	read bool
+	file ratesFile
+}
 
-// readBandwidth measures, once, how many bytes a second all processors together read from memory.
-var readBandwidth = sync.OnceValue(func() float64 {
-	const words = 8 << 20 // 64 MB, larger than any cache
-	memory := make([]uint64, words)
-	for i := range memory { // touched, so that the pages are there
-		memory[i] = uint64(i)
+type ratesFile struct {
+	For   string       `json:"for"` // the build and the machine
+	Rates engine.Rates `json:"rates"`
+}
+
+func thisMachine() string {
+	return fmt.Sprintf("Colibri %s, %s/%s, %d threads", version.Number, runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+}
+
+// known are the rates measured so far.
+func (m *measuredRates) known() engine.Rates {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.knownLocked()
+}
+
+func (m *measuredRates) knownLocked() engine.Rates {
+	if !m.read {
+		m.read = true
+		if _, err := readJSON(m.path, "machine's rates", &m.file); err != nil || m.file.For != thisMachine() {
+			m.file = ratesFile{For: thisMachine()} // measured again
+		}
 	}
-	workers := runtime.NumCPU()
-	part := words / workers
-	var work sync.WaitGroup
-	sums := make([]uint64, workers)
-	began := time.Now()
-	for w := range workers {
-		work.Go(func() {
-			var a, b, c, d uint64
-			mine := memory[w*part : (w+1)*part]
-			for i := 0; i+4 <= len(mine); i += 4 {
-				a += mine[i]
-				b += mine[i+1]
-				c += mine[i+2]
-				d += mine[i+3]
-			}
-			sums[w] = a + b + c + d
-		})
+	return m.file.Rates
+}
+
+// measure adds what a model needs. A cache that cannot be written is measured again at the next start.
+func (m *measuredRates) measure(ctx context.Context, d *container.Description) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rates := m.knownLocked()
+	if rates.Has(d.Multiplied) {
+		return nil
 	}
-	work.Wait()
-	return float64(part*workers*8) / time.Since(began).Seconds()
-})
+	rates, err := engine.MeasureRates(ctx, rates, d.Multiplied)
+	if err != nil {
+		return err
+	}
+	m.file.Rates = rates
+	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
+		return err
+	}
+	return writeJSON(m.path, m.file)
+}

@@ -86,7 +86,7 @@ func (a *App) offerFor(path string) Offer {
 	if err == nil {
 		offer.Path = dir
 		var c Container
-		if c, err = a.opts.Engine.Describe(a.ctx, dir, a.Settings().MemoryLimitBytes); err == nil {
+		if c, err = a.describeWhole(dir); err == nil {
 			c.Path = dir
 			if c.Name == "" {
 				c.Name = strings.TrimSuffix(filepath.Base(dir), ".colibri")
@@ -97,6 +97,28 @@ func (a *App) offerFor(path string) Offer {
 	}
 	offer.Error = opening.say(err)
 	return offer
+}
+
+// describeWhole describes a container with its expected speed. While an answer is written nothing is measured, which would disturb both:
+// the offer then goes without a figure.
+func (a *App) describeWhole(dir string) (Container, error) {
+	memory := a.Settings().MemoryLimitBytes
+	c, err := a.opts.Engine.Describe(a.ctx, dir, memory)
+	if err != nil || c.SpeedHigh > 0 {
+		return c, err
+	}
+	select {
+	case <-a.turn:
+	default:
+		return c, nil
+	}
+	measured := a.opts.Engine.Measure(a.ctx, dir)
+	a.giveTurn()
+	if measured != nil {
+		a.log.Error("expected speed", "path", dir, "error", measured)
+		return c, nil
+	}
+	return a.opts.Engine.Describe(a.ctx, dir, memory)
 }
 
 // ContainerDir turns what was dropped into the container's folder: a folder stands for itself, a file for the folder it lies in.

@@ -165,6 +165,9 @@ func (a *App) refresh(id, path string, described Container) {
 	}
 	described.ID, described.Name, described.Bundled, described.Added = c.ID, c.Name, c.Bundled, c.Added
 	described.Path, described.LastUsed = path, time.Now().UnixMilli()
+	if described.SpeedHigh == 0 { // not measured by this build
+		described.SpeedLow, described.SpeedHigh = c.SpeedLow, c.SpeedHigh
+	}
 	*c = described
 	err := a.saveLibraryLocked()
 	if a.settings.LastModel != id && err == nil {

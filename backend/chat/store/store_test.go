@@ -645,3 +645,56 @@ func BenchmarkSearch(b *testing.B) {
 		})
 	}
 }
+
+// Two thousand conversations: everything is listed, found and opened. BenchmarkTwoThousand says how long it takes.
+func TestTwoThousandConversations(t *testing.T) {
+	s, path := fresh(t)
+	var conversations []Conversation
+	var messages []Message
+	for c := range 2000 {
+		id := fmt.Sprint("c", c)
+		conversations = append(conversations, conversation(id, fmt.Sprintf("Chat %d about birds", c), int64(c)))
+		for m := range 4 {
+			messages = append(messages, message(fmt.Sprint(id, "-", m), id, "", fmt.Sprintf("Message %d of chat number%d: hummingbirds hover", m, c)))
+		}
+	}
+	must(t, s.PutAll(conversations, messages))
+	must(t, s.Close())
+	s = openAt(t, path)
+	all, err := s.Conversations()
+	must(t, err)
+	if len(all) != 2000 || all[0].ID != "c1999" || all[1999].ID != "c0" {
+		t.Fatalf("%d conversations", len(all))
+	}
+	for query, want := range map[string]int{"hummingbirds": 50, "birds": 50, "number1234": 3, "hover number77": 33, "number77 hover": 3, "nowhere": 0} {
+		hits, err := s.Search(query, 50)
+		must(t, err)
+		if len(hits) != want {
+			t.Errorf("%q finds %d, want %d", query, len(hits), want)
+		}
+	}
+}
+
+// BenchmarkTwoThousand is the start with 2,000 conversations of six messages of 1.5 KB, and the list that the window shows first.
+func BenchmarkTwoThousand(b *testing.B) {
+	s, path := fresh(b)
+	for c := range 2000 {
+		var messages []Message
+		id := fmt.Sprint("c", c)
+		for m := range 6 {
+			messages = append(messages, message(fmt.Sprint(id, "-", m), id, "", strings.Repeat(fmt.Sprintf("word%d and more words ", (c*7+m)%5000), 70)))
+		}
+		must(b, s.PutAll([]Conversation{conversation(id, "Title "+fmt.Sprint(c), int64(c))}, messages))
+	}
+	must(b, s.Close())
+	b.Run("open and list", func(b *testing.B) {
+		for b.Loop() {
+			s, _, err := Open(path)
+			must(b, err)
+			if all, err := s.Conversations(); err != nil || len(all) != 2000 {
+				b.Fatal(len(all), err)
+			}
+			must(b, s.Close())
+		}
+	})
+}

@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"colibri/backend/container"
+	"colibri/backend/cpu"
+	"colibri/backend/metal"
+	"colibri/backend/residency"
+)
+
+// Rates are what this machine computes with, measured: what residency.Machine needs beside memory and disk.
+type Rates struct {
+	ReadBytesPerSecond   float64            `json:"readBytesPerSecond"`   // of memory, by all threads
+	KernelBytesPerSecond map[string]float64 `json:"kernelBytesPerSecond"` // of the CPU's products with one row, by encoding
+	LayerSeconds         float64            `json:"layerSeconds"`         // of a layer beyond its bytes
+}
+
+// Has says whether the rates cover a model's encodings.
+func (r *Rates) Has(multiplied map[string]int64) bool {
+	for encoding := range multiplied {
+		if _, ok := r.KernelBytesPerSecond[encoding]; !ok && !gpuComputes() {
+			return false
+		}
+	}
+	return r.ReadBytesPerSecond > 0
+}
+
+// gpuComputes says whether "auto" takes the GPU: its products go at the speed of memory, not at that of the CPU's kernels.
+func gpuComputes() bool { return runtime.GOOS == "darwin" && metal.Available() }
+
+// rateRows and rateColumns are of a usual matrix; kernels of one encoding differ little between shapes past the caches.
+const rateRows, rateColumns = 2048, 2048
+
+// MeasureRates adds to known rates what a model with these encodings needs: about a third of a second for each encoding, and half a second,
+// once, for the layers of a small random model that is generated, run and deleted.
+func MeasureRates(ctx context.Context, known Rates, multiplied map[string]int64) (_ Rates, err error) {
+	r := Rates{known.ReadBytesPerSecond, map[string]float64{}, known.LayerSeconds}
+	for encoding, rate := range known.KernelBytesPerSecond {
+		r.KernelBytesPerSecond[encoding] = rate
+	}
+	first := r.ReadBytesPerSecond == 0
+	backend, err := cpu.New(min(threads(), cpu.MaxThreads))
+	if err != nil {
+		return known, err
+	}
+	measure := func() error {
+		if first {
+			if r.ReadBytesPerSecond, err = backend.MeasureReadBandwidth(); err != nil {
+				return err
+			}
+		}
+		for name := range multiplied {
+			if _, there := r.KernelBytesPerSecond[name]; there || gpuComputes() {
+				continue
+			}
+			encoding, err := container.ParseEncoding(name)
+			if err != nil {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if r.KernelBytesPerSecond[name], err = backend.KernelBandwidth(encoding, rateRows, rateColumns); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := errors.Join(measure(), backend.Close()); err != nil {
+		return known, fmt.Errorf("the speed of this machine cannot be measured: %w", err)
+	}
+	if first {
+		if r.LayerSeconds, err = measureLayer(ctx, &r); err != nil {
+			return known, fmt.Errorf("the speed of this machine cannot be measured: %w", err)
+		}
+	}
+	return r, nil
+}
+
+// smallModel is all overhead: what its tokens take beyond their bytes is what a layer costs by itself.
+const smallModel = `{"model_type":"glm4_moe_lite","vocab_size":1024,"hidden_size":256,"intermediate_size":512,"moe_intermediate_size":128,
+"num_hidden_layers":12,"num_attention_heads":4,"num_key_value_heads":4,"q_lora_rank":128,"kv_lora_rank":128,"qk_nope_head_dim":64,"qk_rope_head_dim":32,
+"v_head_dim":64,"n_routed_experts":16,"num_experts_per_tok":4,"n_shared_experts":1,"n_group":1,"topk_group":1,"norm_topk_prob":true,"routed_scaling_factor":1,
+"mlp_layer_types":["dense","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse"],"max_position_embeddings":2048,
+"rms_norm_eps":1e-5,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"tie_word_embeddings":false,"hidden_act":"silu"}`
+
+const smallModelTokens = 96
+
+func measureLayer(ctx context.Context, r *Rates) (seconds float64, err error) {
+	work, err := os.MkdirTemp("", "colibri-rates-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	dir := filepath.Join(work, "model.colibri")
+	if _, err := container.Generate(ctx, dir, []byte(smallModel), container.Options{}, 1, nil); err != nil {
+		return 0, err
+	}
+	d, err := container.Describe(dir)
+	if err != nil {
+		return 0, err
+	}
+	m, err := Load(ctx, dir, Options{Drafts: DraftsOff})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	best := 0.0
+	for range 3 { // the first round reads the experts
+		s, err := m.NewSession()
+		if err != nil {
+			return 0, err
+		}
+		result, err := s.Generate(ctx, Request{Prompt: []int32{1}, MaxTokens: smallModelTokens, Sampling: Greedy()}, func(Piece) error { return nil })
+		if err = errors.Join(err, s.Close(), ctx.Err()); err != nil {
+			return 0, err
+		}
+		best = max(best, result.Stats.TokensPerSecond)
+	}
+	if best <= 0 {
+		return 0, errors.New("the small model gave no tokens")
+	}
+	machine := residency.Machine{WeightBytesPerSecond: r.ReadBytesPerSecond, KernelBytesPerSecond: r.KernelBytesPerSecond}
+	return max(0, 1/best-machine.MultiplySeconds(residency.LoadOf(d, smallModelTokens))) / float64(d.Layers), nil
+}

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"testing"
+)
+
+func TestRatesAreMeasuredOnceForEachEncoding(t *testing.T) {
+	if gpuComputes() {
+		t.Skip("the GPU computes here: kernels of the CPU are not measured")
+	}
+	need := map[string]int64{"int8-row": 1}
+	var r Rates
+	if r.Has(need) {
+		t.Error("nothing was measured, and all is known")
+	}
+	r, err := MeasureRates(t.Context(), r, need)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Has(need) || r.ReadBytesPerSecond < 1e8 || r.KernelBytesPerSecond["int8-row"] < 1e7 || r.LayerSeconds <= 0 || r.LayerSeconds > 1 {
+		t.Errorf("%+v", r)
+	}
+	more, err := MeasureRates(t.Context(), r, map[string]int64{"int8-row": 1, "int4-g64": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more.ReadBytesPerSecond != r.ReadBytesPerSecond || more.LayerSeconds != r.LayerSeconds || more.KernelBytesPerSecond["int8-row"] != r.KernelBytesPerSecond["int8-row"] {
+		t.Errorf("measured again: %+v, then %+v", r, more)
+	}
+	if more.KernelBytesPerSecond["int4-g64"] < 1e7 || r.Has(map[string]int64{"int4-g64": 1}) {
+		t.Errorf("%+v, then %+v", r, more)
+	}
+	if _, err := MeasureRates(t.Context(), r, map[string]int64{"int99": 1}); err == nil {
+		t.Error("an unknown encoding was measured")
+	}
+}
