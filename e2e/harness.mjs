@@ -103,7 +103,10 @@ export async function startInBrowser({ dataDir = temporaryFolder(), args = [], v
   const address = `http://127.0.0.1:${port}/`;
   const errors = [];
   const requests = [];
-  page.on('pageerror', (e) => errors.push(e.stack ?? e.message));
+  page.on('pageerror', (e) => {
+    // Wails' development script takes messages before its runtime is there; production has neither.
+    if (!/EventsNotify[^]*\/wails\/ipc\.js/.test(e.stack ?? '')) errors.push(e.stack ?? e.message);
+  });
   page.on('console', (m) => {
     if (m.type() === 'error' && !isDevServersOwn(m)) errors.push(`${m.text()} (${m.location().url}:${m.location().lineNumber})`);
   });

@@ -86,6 +86,10 @@ const shapes = [
   '<!-- --><!--><script>harmed.push(9)</script>-->',
   '<![CDATA[<script>harmed.push(10)</script>]]>',
   '<?xml version="1.0"?><x/>',
+  '<svg><use href="data:image/svg+xml,<svg id=x onload=harmed.push(14)>#x"></use></svg>',
+  '<portal src="https://evil.example/portal"></portal><fencedframe src="https://evil.example/f"></fencedframe>',
+  '[a](https://evil.example/ "title\\" autofocus onfocus=harmed.push(15) x=\\"")',
+  '- [x] <img src=x onerror=harmed.push(16)>\n- [ ] ![t](https://evil.example/task.png)',
   '{{constructor.constructor("harmed.push(11)")()}} ${harmed.push(12)} #{harmed.push(13)}',
 ];
 
