@@ -174,8 +174,8 @@ func (s *Session) settle(before, n int) {
 type pace struct {
 	tried [mostDrafts + 1]trial // by depth; 0: no drafts
 	least int                   // the least depth to use
-	queue []int                 // depths to try; the first is under trial
-	left  int                   // tokens until the trial ends, or, with an empty queue, until the next ones begin
+	queue []int                 // depths under trial, the next one first: they take turns, so that a disturbance meets all alike
+	left  int                   // tokens until the next trials begin
 }
 
 type trial struct {
@@ -187,6 +187,9 @@ const (
 	// trialTokens is enough to average over the ups and downs of acceptance, and short against trialEvery.
 	trialTokens = 24
 	trialEvery  = 768
+	// A depth that takes half as long again as another, each after hopelessAfter tokens, is tried no further.
+	hopelessAfter = 8
+	hopeless      = 1.5
 )
 
 func newPace(mode DraftMode) *pace {
@@ -200,10 +203,10 @@ func newPace(mode DraftMode) *pace {
 
 // tryAll begins trials of all depths, the likeliest to be best first: many answers are short.
 func (p *pace) tryAll() {
-	p.queue, p.left = p.queue[:0], trialTokens
-	for _, d := range []int{1, 0, 2, 3} {
+	p.queue = p.queue[:0]
+	for _, d := range [...]int{1, 0, 2, 3} {
 		if d >= p.least {
-			p.queue = append(p.queue, d)
+			p.queue, p.tried[d] = append(p.queue, d), trial{}
 		}
 	}
 }
@@ -238,18 +241,21 @@ func (p *pace) spent(depth, tokens int, d time.Duration) {
 	}
 	t.tokens += tokens
 	t.time += d
-	if p.left -= tokens; p.left > 0 {
+	if len(p.queue) == 0 {
+		if p.left -= tokens; p.left <= 0 {
+			p.tryAll()
+		}
 		return
 	}
-	switch len(p.queue) {
-	case 0:
-		p.tryAll()
-	case 1:
-		p.queue, p.left = p.queue[:0], trialEvery
-	default:
-		p.queue, p.left = p.queue[1:], trialTokens
+	if depth != p.queue[0] {
+		return // the answer had no room for as many; see answer.depth
 	}
-	if len(p.queue) > 0 {
-		p.tried[p.queue[0]] = trial{}
+	copy(p.queue, p.queue[1:])
+	p.queue = p.queue[:len(p.queue)-1]
+	if best := p.tried[p.best()]; t.tokens < trialTokens && (min(t.tokens, best.tokens) < hopelessAfter || t.perToken() < hopeless*best.perToken()) {
+		p.queue = append(p.queue, depth)
+	}
+	if len(p.queue) == 0 {
+		p.left = trialEvery
 	}
 }
