@@ -107,10 +107,8 @@ func (m *Model) openStore(source *container.Container, options Options) error {
 	for i, f := range source.Files {
 		files[i] = f.Path
 	}
-	if m.historyPath != "" {
-		var notice string
-		m.history, notice = residency.ReadUsage(m.historyPath, residency.Shape{Layers: len(counts), Experts: c.MoE.Experts}, c.Layers, c.Family)
-		m.recorder.Notice(notice)
+	if options.History {
+		m.recall(source.Dir, residency.Shape{Layers: len(counts), Experts: c.MoE.Experts})
 	}
 	store, err := residency.Open(residency.Source{Files: files, Counts: counts, Expert: source.Expert}, m.backend, residency.Options{
 		LimitBytes: left, LeastSlots: c.MoE.PerToken, Telemetry: m.recorder, History: m.history,
@@ -125,16 +123,11 @@ func (m *Model) openStore(source *container.Container, options Options) error {
 	m.store, m.experts = store, stored{store}
 	m.guesser.on = left < b.experts
 	b.staging = m.recorder.Snapshot().StagingBytes
-	return nil
-}
-
-// keepHistory adds what was used to the history on disk. Nothing depends on it but the speed of the next session's start: a folder
-// that cannot be written to has none.
-func (m *Model) keepHistory() {
-	if m.history != nil {
-		m.history.Add(m.recorder.Atlas().Heat)
-		_ = m.history.Write(m.historyPath, m.config.Layers, m.config.Family)
+	if size := m.learned.best().SlotBytes; size > 0 && size+b.staging < left {
+		b.governed = max(size, b.floor)
+		return m.store.Resize(context.Background(), b.governed+b.staging) // nothing is in it yet
 	}
+	return nil
 }
 
 // claimCache counts memory for keys and values before it is mapped. Where the limit leaves none, experts give way; what would leave too
@@ -208,6 +201,9 @@ func (m *Model) govern(ctx context.Context) {
 		var decision residency.Decision
 		governor, decision = residency.Govern(governor, r)
 		b.governed = decision.SlotBytes
+		if size, tokenMillis, ok := governor.Settled(); ok {
+			m.learned.settled(residency.Best{SlotBytes: size, TokenMillis: tokenMillis}, r.CeilingBytes)
+		}
 		if decision.SlotBytes == r.SlotBytes {
 			return
 		}

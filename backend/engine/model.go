@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -30,7 +29,7 @@ type Options struct {
 	Drafts      DraftMode
 	Guesses     GuessMode
 	Readers     int            // concurrent reads of experts; 0: as many as residency finds right
-	History     bool           // remember beside the model which experts were used, and begin with what was remembered
+	History     bool           // remember beside the model which experts were used and what size of their memory was best, and begin with that
 	Progress    func(Progress) // optional: how far loading is; called from several goroutines, never at the same time
 }
 
@@ -48,21 +47,21 @@ type Progress struct{ DoneBytes, TotalBytes int64 }
 
 // Model is a loaded model. Its methods may be called from any goroutine.
 type Model struct {
-	config      *container.Config // as used: see usedConfig
-	tokenizer   *tokenizer.Tokenizer
-	backend     compute.Backend
-	recorder    *telemetry.Recorder
-	weights     weights
-	experts     Experts
-	store       *residency.Store // behind experts; nil in a model without sparse layers
-	memory      []*mapping
-	identity    string
-	history     *residency.Usage // nil: not kept
-	historyPath string
-	drafts      bool
-	budget      budget
-	governing   sync.WaitGroup
-	stop        context.CancelFunc // ends the governor
+	config    *container.Config // as used: see usedConfig
+	tokenizer *tokenizer.Tokenizer
+	backend   compute.Backend
+	recorder  *telemetry.Recorder
+	weights   weights
+	experts   Experts
+	store     *residency.Store // behind experts; nil in a model without sparse layers
+	memory    []*mapping
+	identity  string
+	history   *residency.Usage // nil: not kept
+	learned   learned
+	drafts    bool
+	budget    budget
+	governing sync.WaitGroup
+	stop      context.CancelFunc // ends the governor
 
 	// What follows belongs to whoever has the turn: a forward pass uses the backend and the working memory alone.
 	turns   chan struct{}
@@ -155,9 +154,6 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	c := m.config
 	m.drafts, m.pace = c.MTPLayers > 0, newPace(options.Drafts)
 	m.guesser = newGuesser(c, options.Guesses)
-	if options.History {
-		m.historyPath = filepath.Join(source.Dir, residency.UsageFile)
-	}
 	m.recorder = telemetry.New(layerCount(c), c.MoE.Experts)
 	for _, note := range source.Notes {
 		m.recorder.Notice(note)
@@ -341,7 +337,7 @@ func (m *Model) release() error {
 		m.governing.Wait()
 	}
 	if m.store != nil {
-		m.keepHistory()
+		m.remember()
 		errs = append(errs, m.store.Close())
 	}
 	for _, memory := range m.memory {

@@ -122,6 +122,12 @@ func Govern(g Governor, r Reading) (Governor, Decision) {
 	return g, decision
 }
 
+// Settled is the size at which the governor rests because neither a smaller nor a larger one was faster, and its time per token. ok is
+// false while it is still looking.
+func (g Governor) Settled() (slotBytes int64, tokenMillis float64, ok bool) {
+	return g.base, g.baseMillis, g.phase == resting && g.baseMillis > 0
+}
+
 // shrink reacts to pressure: at once, by half when it is critical, by a quarter otherwise.
 func (g Governor) shrink(r Reading, thrash bool) (Governor, Decision) {
 	stay := Decision{SlotBytes: r.SlotBytes}

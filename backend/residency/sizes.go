@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// Sizes remembers, for each model on each machine, the expert memory that gave the most tokens a second: where the next session
-// begins instead of at the planner's estimate.
+// Sizes remembers, for each model on each machine, the expert memory that gave the most tokens a second where that was less than the limit
+// allows: the next session begins there, and the governor goes on from it.
 type Sizes struct {
 	Version int             `json:"version"`
 	Best    map[string]Best `json:"best"` // by SizeKey
@@ -26,6 +26,9 @@ type Best struct {
 func SizeKey(model, machine string) string { return model + "\n" + machine }
 
 const (
+	// SizesFile is the name of the learned sizes in a model's directory.
+	SizesFile = ".colibri_sizes"
+
 	sizesVersion  = 1
 	maxSizesBytes = 1 << 20
 	maxSizes      = 1000
