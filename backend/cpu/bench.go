@@ -38,51 +38,103 @@ func (b *Backend) MeasureReadBandwidth() (float64, error) {
 	return rate, nil
 }
 
-// KernelBandwidth multiplies weights of one encoding and shape with one row, going through enough of them to leave the caches behind, and
-// returns the weight bytes a second of the best pass.
-func (b *Backend) KernelBandwidth(encoding container.Encoding, rows, columns int) (float64, error) {
-	if err := supported(encoding); err != nil {
-		return 0, fmt.Errorf("cpu: %w", err)
+// MeasurePeak does float32 multiply-adds in registers with all threads and returns the best of a few passes in floating-point
+// operations a second, two a multiply-add: the limit of ProductRate.
+func (b *Backend) MeasurePeak() (float64, error) {
+	if err := b.enter(); err != nil {
+		return 0, err
 	}
-	if rows < 1 || columns < 1 || rows > 1<<20 || columns > 1<<20 {
-		return 0, fmt.Errorf("cpu: a weight of [%d, %d] cannot be measured", rows, columns)
+	defer b.leave()
+	return float64(C.cpu_peak_rate(b.c, 5)), nil
+}
+
+// ProductRate multiplies a weight of one encoding and shape with a batch of rows, as prefill does, and returns the floating-point
+// operations a second of the best pass.
+func (b *Backend) ProductRate(encoding container.Encoding, rows, columns, batch int) (float64, error) {
+	if batch < 1 || batch > 1<<16 {
+		return 0, fmt.Errorf("cpu: a batch of %d rows cannot be measured", batch)
 	}
-	data, scales := encoding.DataBytes(rows, columns), encoding.ScaleCount(rows, columns)
-	each := ((data+3)/4*4 + 4*scales + 63) / 64 * 64
-	count := int(max(1, benchBytes/each))
-	memory := C.malloc(C.size_t(each * int64(count)))
-	if memory == nil {
-		return 0, errMemory
+	w, err := b.benchWeights(encoding, rows, columns, 1)
+	if err != nil {
+		return 0, err
 	}
-	defer C.free(memory)
-	all := unsafe.Slice((*byte)(memory), each*int64(count))
-	random := rand.New(rand.NewPCG(1, 2))
-	for i := 0; i+8 <= len(all); i += 8 {
-		// Any bits are numbers in the integer formats; these are small finite ones in the others too.
-		*(*uint64)(unsafe.Pointer(&all[i])) = random.Uint64() & 0x3f3f3f3f3f3f3f3f
-	}
-	x, y := make([]float32, columns), make([]float32, rows)
+	defer C.free(w.memory)
+	x, y := make([]float32, batch*columns), make([]float32, batch*rows)
 	for i := range x {
-		x[i] = random.Float32() - 0.5
-	}
-	blocks := make([]container.Block, count)
-	for i := range blocks {
-		at := all[int64(i)*each:]
-		blocks[i] = container.Block{Encoding: encoding, Rows: rows, Columns: columns, Data: at[:data:data]}
-		if scales > 0 {
-			begin := (data + 3) / 4 * 4
-			blocks[i].Scales = unsafe.Slice((*float32)(unsafe.Pointer(&at[begin])), scales)
-		}
+		x[i] = w.random.Float32() - 0.5
 	}
 	best := 0.0
 	for range 3 {
 		start := time.Now()
-		for i := range blocks {
-			if err := b.Linear(&blocks[i], x, y, 1); err != nil {
+		if err := b.Linear(&w.blocks[0], x, y, batch); err != nil {
+			return 0, err
+		}
+		best = max(best, 2*float64(batch)*float64(rows)*float64(columns)/time.Since(start).Seconds())
+	}
+	return best, nil
+}
+
+// benchWeights are weights of one encoding and shape whose memory the caller frees.
+type benchWeights struct {
+	memory unsafe.Pointer
+	blocks []container.Block
+	each   int64 // bytes of one, scales included
+	random *rand.Rand
+}
+
+// benchWeights makes as many weights as fill the given bytes, one at least.
+func (b *Backend) benchWeights(encoding container.Encoding, rows, columns int, bytes int64) (*benchWeights, error) {
+	if err := supported(encoding); err != nil {
+		return nil, fmt.Errorf("cpu: %w", err)
+	}
+	if rows < 1 || columns < 1 || rows > 1<<20 || columns > 1<<20 {
+		return nil, fmt.Errorf("cpu: a weight of [%d, %d] cannot be measured", rows, columns)
+	}
+	data, scales := encoding.DataBytes(rows, columns), encoding.ScaleCount(rows, columns)
+	each := ((data+3)/4*4 + 4*scales + 63) / 64 * 64
+	count := max(1, bytes/each)
+	w := &benchWeights{memory: C.malloc(C.size_t(each * count)), blocks: make([]container.Block, count), each: data + 4*scales,
+		random: rand.New(rand.NewPCG(1, 2))}
+	if w.memory == nil {
+		return nil, errMemory
+	}
+	all := unsafe.Slice((*byte)(w.memory), each*count)
+	for i := 0; i+8 <= len(all); i += 8 {
+		// Any bits are numbers in the integer formats; these are small finite ones in the others too.
+		*(*uint64)(unsafe.Pointer(&all[i])) = w.random.Uint64() & 0x3f3f3f3f3f3f3f3f
+	}
+	for i := range w.blocks {
+		at := all[int64(i)*each:]
+		w.blocks[i] = container.Block{Encoding: encoding, Rows: rows, Columns: columns, Data: at[:data:data]}
+		if scales > 0 {
+			begin := (data + 3) / 4 * 4
+			w.blocks[i].Scales = unsafe.Slice((*float32)(unsafe.Pointer(&at[begin])), scales)
+		}
+	}
+	return w, nil
+}
+
+// KernelBandwidth multiplies weights of one encoding and shape with one row, going through enough of them to leave the caches behind, and
+// returns the weight bytes a second of the best pass.
+func (b *Backend) KernelBandwidth(encoding container.Encoding, rows, columns int) (float64, error) {
+	w, err := b.benchWeights(encoding, rows, columns, benchBytes)
+	if err != nil {
+		return 0, err
+	}
+	defer C.free(w.memory)
+	x, y := make([]float32, columns), make([]float32, rows)
+	for i := range x {
+		x[i] = w.random.Float32() - 0.5
+	}
+	best := 0.0
+	for range 3 {
+		start := time.Now()
+		for i := range w.blocks {
+			if err := b.Linear(&w.blocks[i], x, y, 1); err != nil {
 				return 0, err
 			}
 		}
-		best = max(best, float64(count)*float64(data+4*scales)/time.Since(start).Seconds())
+		best = max(best, float64(len(w.blocks))*float64(w.each)/time.Since(start).Seconds())
 	}
 	return best, nil
 }

@@ -235,4 +235,13 @@ func TestMeasurements(t *testing.T) {
 	if _, err := b.KernelBandwidth(container.Encoding{Format: 99}, 8, 8); err == nil {
 		t.Error("an unknown format was measured")
 	}
+	if rate, err = b.MeasurePeak(); err != nil || rate <= 0 {
+		t.Errorf("peak %g, %v", rate, err)
+	}
+	if rate, err = b.ProductRate(container.Encoding{Format: container.Int4Group, Group: 64}, 96, 300, 20); err != nil || rate <= 0 {
+		t.Errorf("product %g, %v", rate, err)
+	}
+	if _, err := b.ProductRate(container.Encoding{Format: container.Int8Row}, 8, 8, 0); err == nil {
+		t.Error("no error for a batch of no rows")
+	}
 }

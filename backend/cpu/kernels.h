@@ -73,6 +73,9 @@ typedef struct {
 
     // XOR of a stretch of memory, to measure how fast it is read.
     uint64_t (*read)(const void *memory, size_t bytes);
+    // steps times multiply_adds multiply-adds in registers alone, to measure how many a second there can be.
+    float (*multiply_add)(int64_t steps, float x);
+    int multiply_adds;
 } cpu_kernels;
 
 // NULL where this machine or this build lacks the variant.

@@ -41,10 +41,23 @@ static uint64_t read_memory(const void *memory, size_t bytes) {
     return vi_fold(acc[0]);
 }
 
+enum { peak_sums = 12 }; // as many as a tile has, enough to hide the latency of each
+
+static float multiply_add(int64_t steps, float x) {
+    vf sum[peak_sums], factor = v_set(x);
+    UNROLL for (int i = 0; i < peak_sums; i++) sum[i] = v_set((float)i);
+    for (int64_t s = 0; s < steps; s++) {
+        UNROLL for (int i = 0; i < peak_sums; i++) sum[i] = v_fma(sum[i], factor, factor);
+    }
+    UNROLL for (int i = 1; i < peak_sums; i++) sum[0] = v_add(sum[0], sum[i]);
+    return v_sum(sum[0]);
+}
+
 #define KERNELS(label)                                                                                                                      \
     {                                                                                                                                       \
         .name = label, .lanes = LANES, .product_scratch = product_scratch, .transposed_scratch = transposed_rows,       \
         .layout = layout_of, .panel_floats = panel_floats, .prepare = prepare, .product = product, .transposed = transposed, .unpack = unpack,                   \
         .normalise = normalise, .silu_multiply = silu_multiply, .add = add, .combine = combine, .scores = scores,                           \
         .index_scores = index_scores, .softmax_step = softmax_step, .weigh = weigh, .scale = scale, .read = read_memory,                    \
+        .multiply_add = multiply_add, .multiply_adds = peak_sums * LANES,                                                                   \
     }

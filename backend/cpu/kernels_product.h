@@ -11,7 +11,10 @@ enum {
 
 // How far ahead of itself a step of rows fetches: the next step's rows where they are near, for the hardware's own
 // guessing restarts at every short row, else some lines on.
-INLINE size_t fetch_ahead(int R, size_t stride) { return (size_t)R * stride <= 16384 ? (size_t)R * stride : 1024; }
+INLINE size_t fetch_ahead(int R, size_t stride) { return (size_t)R * stride <= 32768 ? (size_t)R * stride : 1024; }
+
+// Keeps the compiler from remembering what it has loaded from p.
+#define FORGET(p) __asm__("" : "+r"(p))
 
 // ---- few rows ----
 
@@ -49,13 +52,20 @@ INLINE void direct_fetch(const int R, const direct_state *d, size_t ahead, size_
 
 // One block of R rows added to sum.
 INLINE void direct_block(const int format, const int R, const int M, const uint8_t *const *raw, const float *const *x, int at, vf sum[8][3]) {
+    // Eight rows' words and their sums are more than there are registers: those are read again for every vector.
+    const int reread = R == 8 && has_correction(format);
+    const uint8_t *at_row[8];
     vi word[8];
-    UNROLL for (int r = 0; r < R; r++) word[r] = has_correction(format) ? block_word(format, raw[r]) : vi_set(0);
+    UNROLL for (int r = 0; r < R; r++) {
+        at_row[r] = raw[r];
+        word[r] = has_correction(format) && !reread ? block_word(format, raw[r]) : vi_set(0);
+    }
     UNROLL for (int k = 0; k < block_vectors(format); k++) {
         vf xv[3];
         UNROLL for (int m = 0; m < M; m++) xv[m] = v_load(x[m] + at + (k + has_correction(format)) * LANES);
         UNROLL for (int r = 0; r < R; r++) {
-            vf f = block_vector(format, raw[r], word[r], k);
+            if (reread) FORGET(at_row[r]);
+            vf f = block_vector(format, raw[r], reread ? block_word(format, at_row[r]) : word[r], k);
             UNROLL for (int m = 0; m < M; m++) sum[r][m] = v_fma(f, xv[m], sum[r][m]);
         }
     }
@@ -133,7 +143,7 @@ INLINE void direct_grouped(const int format, const int kind, const int R, const 
 INLINE void direct_rows(const int format, const int kind, const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y) {
     int row = row0;
 #ifndef LANES_PORTABLE
-    if (n == 1 && !is_grouped(format)) {
+    if (n == 1 && !is_grouped(format) && format != format_int2_row) {
         const int i = 0;
         for (; row + 8 <= row1; row += 8) STEP(8, 1);
     }

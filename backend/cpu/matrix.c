@@ -241,3 +241,33 @@ double cpu_read_bandwidth(cpu_backend *b, const void *memory, int64_t bytes, int
     free(folded);
     return best;
 }
+
+enum { peak_steps = 200 * 1000 }; // of a unit: a few milliseconds at most
+
+typedef struct {
+    const cpu_kernels *kernels;
+    volatile float kept; // so that the sums are needed
+} peak_region;
+
+static void peak_unit(void *context, int unit, int thread) {
+    (void)thread;
+    peak_region *p = context;
+    float sum = p->kernels->multiply_add(peak_steps, 0.5f);
+    if (unit == 0) p->kept = sum;
+}
+
+double cpu_peak_rate(cpu_backend *b, int passes) {
+    int units = 4 * cpu_pool_threads(b->pool);
+    peak_region p = {.kernels = b->kernels};
+    double best = 0;
+    for (int pass = 0; pass < passes; pass++) {
+        struct timespec from, to;
+        clock_gettime(CLOCK_MONOTONIC, &from);
+        cpu_pool_run(b->pool, peak_unit, &p, units, INT64_MAX);
+        clock_gettime(CLOCK_MONOTONIC, &to);
+        double seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
+        double rate = 2.0 * units * peak_steps * b->kernels->multiply_adds / seconds;
+        if (rate > best) best = rate;
+    }
+    return best;
+}

@@ -84,4 +84,6 @@ int cpu_linear(cpu_backend *b, const cpu_weight *w, const float *x, float *y, in
 void cpu_normalise(cpu_backend *b, const float *weight, float epsilon, const float *x, float *y, int rows, int columns);
 // Best of several passes over the memory, with all threads: bytes a second.
 double cpu_read_bandwidth(cpu_backend *b, const void *memory, int64_t bytes, int passes);
+// Best of several passes of multiply-adds in registers, with all threads: floating-point operations a second, two a multiply-add.
+double cpu_peak_rate(cpu_backend *b, int passes);
 #endif

@@ -1,4 +1,4 @@
-// The worker pool: threads that sleep until there is a region of work, and sleep again after it. Nothing spins.
+// The worker pool: threads that sleep until there is a region of work, look a few microseconds for the next one, and sleep again.
 #ifndef COLIBRI_CPU_POOL_H
 #define COLIBRI_CPU_POOL_H
 #include <stdint.h>
