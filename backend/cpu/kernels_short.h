@@ -203,6 +203,8 @@ INLINE void short_store(const cpu_weight *w, int row, int count, __m256 sum, flo
 
 INLINE void short_direct(const int nibbles, const int M, const cpu_weight *w, int row0, int row1, const float *const *x, float *const *y) {
     const int groups = short_groups(w->columns), step = short_scale_step(w);
+    // The same place of the next eight rows: fetched nearer, short rows are not there in time (4.5 to 8.9 GB/s a core, int4-g64 of 768x2048).
+    const size_t ahead = short_rows * cpu_row_bytes(w);
     for (int row = row0; row < row1; row += short_rows) {
         const short_octet o = short_octet_at(w, row, row1);
         uint8_t rest[short_rows][short_group];
@@ -216,7 +218,7 @@ INLINE void short_direct(const int nibbles, const int M, const cpu_weight *w, in
             if (step && g % short_chunk == 0) short_scale_columns(w, &o, g, scale);
             const uint8_t *at[short_rows];
             short_group_at(nibbles, &o, g, rest, at);
-            UNROLL for (int r = 0; r < short_rows; r++) __builtin_prefetch(at[r] + 1024);
+            UNROLL for (int r = 0; r < short_rows; r++) __builtin_prefetch(at[r] + ahead);
             s16 whole[3];
             short_direct_group(nibbles, M, at, numbers, whole);
             UNROLL for (int m = 0; m < M; m++) {
