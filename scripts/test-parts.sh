@@ -19,6 +19,7 @@ part "go vet" go vet ./backend/... ./cmd/... ./scripts/... ./build/...
 static_check() { go list ./backend/... ./cmd/... ./scripts/... | grep -v '/metal$' | xargs go tool staticcheck; }
 part "staticcheck" static_check
 part "Go: every package" go test ./backend/... ./cmd/... ./scripts/... ./build/...
+part "benchmark: figures to test-results/bench.json, the tokens' hashes as expected" make -s bench-check
 part "Go: concurrent packages under the race detector" go test -race -short ./backend/residency ./backend/telemetry ./backend/chat/store ./backend/app
 # Go's -asan exists for Linux only.
 if [ "$(uname -s)" = Linux ]; then
