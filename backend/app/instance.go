@@ -24,7 +24,7 @@ type Instance struct {
 }
 
 // ErrHandedOver says that another process uses the data folder and has been given the paths.
-var ErrHandedOver = errors.New("Colibri is running already; it was asked to open the files")
+var ErrHandedOver = errors.New("another Colibri is running and was asked to open the files")
 
 const (
 	maxHandedBytes = 1 << 20         // of paths

@@ -132,6 +132,15 @@ export namespace app {
 
 export namespace telemetry {
 	
+	export interface GPU {
+	    blocks: number;
+	    fallenBack: number;
+	    experts: number;
+	    setupMillis: number;
+	    gpuMillis: number;
+	    scatterMillis: number;
+	    commitMillis: number;
+	}
 	export interface Histogram {
 	    counts: number[];
 	    totalNanos: number;
@@ -172,6 +181,7 @@ export namespace telemetry {
 	    scratchBytes: number;
 	    usedBytes: number;
 	    peakBytes: number;
+	    gpu?: GPU;
 	    notices?: string[];
 	}
 
