@@ -190,7 +190,10 @@ func fill(l *licences.Licence, folder string) error {
 		if err != nil {
 			return err
 		}
-		texts = append(texts, strings.TrimSpace(strings.ReplaceAll(string(content), "\r\n", "\n")))
+		text := strings.ReplaceAll(string(content), "\r\n", "\n")
+		// Of Vite only a helper of its own is in the page, nothing of what its tool brings along.
+		text, _, _ = strings.Cut(text, "\n# Licenses of bundled dependencies")
+		texts = append(texts, strings.TrimSpace(text))
 	}
 	if len(texts) == 0 {
 		named, err := readmeLicence(folder)
