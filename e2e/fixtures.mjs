@@ -18,11 +18,9 @@ export const WALKS = process.env.COLIBRI_E2E_ALL ? LOOKS : LOOKS.filter((_, i) =
 
 const message = (id, parent, role, text, more = {}) => ({ id, parent, role, text, thinking: '', state: 'done', error: '', created: 1000, receipt: null, ...more });
 
-/** A conversation as an export file has it; the last message is shown. Of several in a file, later ones are newer by a day. */
-export function conversation(title, messages, number = 0) {
-  const time = 1e12 + number * 86_400_000;
-  const unique = messages.map((m) => ({ ...m, id: `${number}-${m.id}`, parent: m.parent && `${number}-${m.parent}` }));
-  return { conversation: { id: `c${number}`, title, head: unique.at(-1).id, created: time, updated: time, systemPrompt: '', draft: '', pinned: false, sampling: null }, messages: unique };
+/** A conversation as an export file has it; the last message is shown. */
+function conversation(title, messages) {
+  return { conversation: { id: 'c', title, head: messages.at(-1).id, created: 1, updated: 2, systemPrompt: '', draft: '', pinned: false, sampling: null }, messages };
 }
 
 /** Questions and answers in turn. */
