@@ -151,6 +151,7 @@ static void short_scale_columns(const cpu_weight *w, const short_octet *o, int g
     float rest[short_rows][short_rows];
     const float *from = o->scales + first;
     size_t stride = (size_t)all;
+    UNROLL for (int r = 0; r < short_rows; r++) __builtin_prefetch(from + (size_t)(short_rows + r) * stride);
     if (n < short_rows || o->count < short_rows) {
         memset(rest, 0, sizeof rest);
         for (int r = 0; r < o->count; r++) memcpy(rest[r], from + (size_t)r * stride, (size_t)n * sizeof(float));
