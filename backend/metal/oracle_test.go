@@ -23,6 +23,10 @@ import (
 // modelLimit is max|Δlogit| / max|logit| between the two backends: float32 sums of every layer in two orders; 1.3e-6 was the most seen.
 const modelLimit = 1e-5
 
+// largeModelLimit is the same where weights have 512 columns and more: on x86 the processor rounds their activations to 16 bits
+// (kernels_short.h of backend/cpu). The bundled model has one such matrix, and 2.5e-5 was seen.
+const largeModelLimit = 1e-4
+
 type answer struct {
 	logits []float32
 	routes map[int][]int32
@@ -63,7 +67,7 @@ func ask(t *testing.T, dir, backend string, prompt []int32, tokens int) answer {
 	return a
 }
 
-func compare(t *testing.T, gpu, processor answer) {
+func compare(t *testing.T, gpu, processor answer, limit float64) {
 	t.Helper()
 	size, worst := 0.0, 0.0
 	for i, v := range processor.logits {
@@ -71,8 +75,8 @@ func compare(t *testing.T, gpu, processor answer) {
 		worst = max(worst, math.Abs(float64(v)-float64(gpu.logits[i])))
 	}
 	t.Logf("logits differ by %.2g of the largest", worst/size)
-	if !(worst/size <= modelLimit) {
-		t.Errorf("logits differ by %.2g of the largest, at most %.0e allowed", worst/size, modelLimit)
+	if !(worst/size <= limit) {
+		t.Errorf("logits differ by %.2g of the largest, at most %.0e allowed", worst/size, limit)
 	}
 	if !slices.Equal(gpu.greedy, processor.greedy) {
 		t.Errorf("greedy tokens %v on the GPU, %v on the processor", gpu.greedy, processor.greedy)
@@ -122,7 +126,7 @@ func TestOraclesGiveTheProcessorsTokens(t *testing.T) {
 			if n := simulator.LiveObjects(""); n != 0 {
 				t.Errorf("%d Metal objects outlive the model", n)
 			}
-			compare(t, gpu, ask(t, dir, "cpu", reference.Prompt, len(reference.Greedy)))
+			compare(t, gpu, ask(t, dir, "cpu", reference.Prompt, len(reference.Greedy)), modelLimit)
 		})
 	}
 }
@@ -208,5 +212,5 @@ func TestTheBundledModelGivesTheProcessorsTokens(t *testing.T) {
 	if err := simulator.Check(); err != nil {
 		t.Error(err)
 	}
-	compare(t, gpu, ask(t, dir, "cpu", prompt, 32))
+	compare(t, gpu, ask(t, dir, "cpu", prompt, 32), largeModelLimit)
 }
