@@ -74,8 +74,6 @@ type streamFlags struct {
 	recordBytes  int64
 	slotBytes    int64
 	description  *container.Description
-	residentSnap telemetry.Snapshot
-	shares       []float64
 }
 
 // noise is how much slower a larger limit may measure without being called slower.
