@@ -107,14 +107,16 @@ typedef struct {
     const uint8_t *raw[short_rows];
     const float *scales;
     size_t stride;
-    int count; // real ones; the others repeat the last
+    int count;        // real ones; the others repeat the last
+    int groups, step; // scales of a row, and the activations' groups that each is for
 } short_octet;
 
 static short_octet short_octet_at(const cpu_weight *w, int row, int row1) {
     short_octet o = {.stride = cpu_row_bytes(w), .count = row1 - row < short_rows ? row1 - row : short_rows};
     for (int r = 0; r < short_rows; r++) o.raw[r] = (const uint8_t *)w->data + (size_t)(row + (r < o.count ? r : o.count - 1)) * o.stride;
-    const int step = short_scale_step(w);
-    o.scales = w->scales + (size_t)row * (step ? (size_t)((w->columns + w->group - 1) / w->group) : 1);
+    o.step = short_scale_step(w);
+    o.groups = o.step ? (w->columns + w->group - 1) / w->group : 1;
+    o.scales = w->scales + (size_t)row * (size_t)o.groups;
     return o;
 }
 
@@ -146,11 +148,12 @@ INLINE void short_transpose(s16 v[8]) {
 }
 
 // The scales of eight rows for groups g0 … g0+short_chunk-1, the rows in the lanes. Those of one row lie together.
-static void short_scale_columns(const cpu_weight *w, const short_octet *o, int g0, __m256 *out) {
-    const int step = short_scale_step(w), all = (w->columns + w->group - 1) / w->group, first = g0 / step, n = all - first < short_rows ? all - first : short_rows;
+static void short_scale_columns(const short_octet *o, int g0, __m256 *out) {
+    // No divisions where the weights' groups are as wide as the activations', as mostly.
+    const int step = o->step, first = step == 1 ? g0 : g0 / step, n = o->groups - first < short_rows ? o->groups - first : short_rows;
     float rest[short_rows][short_rows];
     const float *from = o->scales + first;
-    size_t stride = (size_t)all;
+    size_t stride = (size_t)o->groups;
     UNROLL for (int r = 0; r < short_rows; r++) __builtin_prefetch(from + (size_t)(short_rows + r) * stride);
     if (n < short_rows || o->count < short_rows) {
         memset(rest, 0, sizeof rest);
@@ -162,8 +165,8 @@ static void short_scale_columns(const cpu_weight *w, const short_octet *o, int g
     UNROLL for (int r = 0; r < short_rows; r++) columns[r] = _mm256_loadu_si256((const __m256i *)(const void *)(from + (size_t)r * stride));
     short_transpose(columns);
     for (int g = 0; g < short_chunk; g++) {
-        const int at = (g0 + g) / step - first; // beyond the row's end the last scales stand in
-        out[g] = _mm256_castsi256_ps(columns[at < n ? at : n - 1]);
+        const int at = step == 1 ? g : (g0 + g) / step - first;
+        out[g] = _mm256_castsi256_ps(columns[at < n ? at : n - 1]); // beyond the row's end the last scales stand in
     }
 }
 
@@ -216,7 +219,7 @@ INLINE void short_direct(const int nibbles, const int M, const cpu_weight *w, in
             sum[m] = _mm256_setzero_ps();
         }
         for (int g = 0; g < groups; g++) {
-            if (step && g % short_chunk == 0) short_scale_columns(w, &o, g, scale);
+            if (step && g % short_chunk == 0) short_scale_columns(&o, g, scale);
             const uint8_t *at[short_rows];
             short_group_at(nibbles, &o, g, rest, at);
             UNROLL for (int r = 0; r < short_rows; r++) __builtin_prefetch(at[r] + ahead);
@@ -318,7 +321,7 @@ INLINE void short_tiles(const int nibbles, const int scaled, const cpu_weight *w
                     short_group_at(nibbles, &octet[o], g0 + g, rest, at);
                     short_tile_group(nibbles, at, t->weights[g], o);
                 }
-                if (scaled) short_scale_columns(w, &octet[o], g0, t->scales[o]);
+                if (scaled) short_scale_columns(&octet[o], g0, t->scales[o]);
             }
             int m = 0;
             for (; n - m >= 4; m += 4) short_tile_rows(nibbles, scaled, 4, t, g0, chunk, groups, x, m);
