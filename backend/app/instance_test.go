@@ -121,8 +121,8 @@ func TestAfterAKillTheNextStartIsTheFirst(t *testing.T) {
 const claimDir = "COLIBRI_CLAIM_HELPER"
 
 func TestPathArguments(t *testing.T) {
-	got := PathArguments([]string{"-psn_0_123", "", "/a/b.colibri", "c d.colibri", "../é", "--flag"}, "/work/here")
-	if want := []string{"/a/b.colibri", "/work/here/c d.colibri", "/work/é"}; !slices.Equal(got, want) {
+	got := PathArguments([]string{"-psn_0_123", "", "/a/b.colibri", "c d.colibri", "../é", "--flag"}, "/home/here")
+	if want := []string{"/a/b.colibri", "/home/here/c d.colibri", "/home/é"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

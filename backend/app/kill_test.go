@@ -230,16 +230,16 @@ func (m slowModel) Answer(ctx context.Context, r Request, emit func(Token) error
 
 // memory is what the killed programs said, and so must be there.
 type memory struct {
-	living   map[string]bool             // conversations; those with a deletion or restoration under way are in neither state
-	unsure   map[string]bool             // their deletion or restoration was under way
-	values   map[string]string           // "title ID", "draft ID", "window ": acknowledged last
-	attempt  map[string]string           // of the same: under way when the program was killed
-	messages map[string]string           // questions and answers that are done: exact text
-	of       map[string]string           // their conversations
-	open     map[string]*strings.Builder // answers that were being written: what reached the page
-	at       map[string][]pieceAt
-	library  []string
-	last     int64
+	living     map[string]bool             // conversations; those with a deletion or restoration under way are in neither state
+	unsure     map[string]bool             // their deletion or restoration was under way
+	values     map[string]string           // "title ID", "draft ID", "window ": acknowledged last
+	attempt    map[string]string           // of the same: under way when the program was killed
+	messages   map[string]string           // questions and answers that are done: exact text
+	of         map[string]string           // their conversations
+	open       map[string]*strings.Builder // answers that were being written: what reached the page
+	at         map[string][]pieceAt
+	containers []string
+	last       int64
 }
 
 type pieceAt struct {
@@ -284,7 +284,7 @@ func (m *memory) take(r report) {
 		delete(m.open, r.ID)
 		delete(m.at, r.ID)
 	case r.What == "library":
-		m.library = append(m.library, r.ID)
+		m.containers = append(m.containers, r.ID)
 	default:
 		m.values[key] = r.Text
 		delete(m.attempt, key)
@@ -444,7 +444,7 @@ func (m *memory) check(t *testing.T, when, dir string) {
 		}
 		m.messages[id] = got.Text
 	}
-	for _, id := range m.library {
+	for _, id := range m.containers {
 		if a.containerLocked(id) == nil {
 			t.Errorf("%s: model %s is not in the list any more", when, id)
 		}
