@@ -32,9 +32,15 @@ async function freePort() {
 /** A screen of its own; returns its name and how to end it. */
 export async function startScreen(size = '1400x900x24') {
   const server = spawn('Xvfb', ['-displayfd', '3', '-screen', '0', size, '-nolisten', 'tcp'], {
-    stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
+    stdio: ['ignore', 'ignore', 'pipe', 'pipe'],
   });
-  const [text] = await once(server.stdio[3], 'data');
+  let said = '';
+  server.stderr.on('data', (part) => (said += part));
+  const failed = once(server, 'close').then(() => {
+    throw new Error(`Xvfb gave no screen: ${said}`);
+  });
+  failed.catch(() => {}); // ending the screen is no failure
+  const [text] = await Promise.race([once(server.stdio[3], 'data'), failed]);
   return { display: `:${String(text).trim()}`, stop: () => end(server) };
 }
 

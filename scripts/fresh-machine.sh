@@ -81,7 +81,7 @@ try_run() {
   Xvfb -displayfd 3 -screen 0 1280x860x24 3>"$root.display" 2>/dev/null & screen=$!
   until [ -s "$root.display" ]; do sleep 0.2; done
   DISPLAY=:$(cat "$root.display"); export DISPLAY
-  mkdir -p "$root/tmp/.X11-unix"; mount --bind /tmp/.X11-unix "$root/tmp/.X11-unix"
+  mkdir -p "$root/tmp/.X11-unix"; chmod 1777 "$root/tmp/.X11-unix"; mount --bind /tmp/.X11-unix "$root/tmp/.X11-unix"
   say "make run"
   set -m; as_newcomer 'cd colibri && make run' >"$log" 2>&1 & program=$!; set +m
   while :; do
