@@ -15,7 +15,7 @@ import (
 // BundledID names the bundled model in the library; it is always there and always first.
 const BundledID = "bundled"
 
-func (a *App) libraryPath() string { return filepath.Join(a.opts.DataDir, "library.json") }
+func (a *App) containersPath() string { return filepath.Join(a.opts.DataDir, "library.json") }
 
 func readLibrary(path string) (library []Container, notice string, err error) {
 	notice, err = readJSON(path, "list of models", &library)
@@ -26,8 +26,8 @@ func readLibrary(path string) (library []Container, notice string, err error) {
 	return append([]Container{{ID: BundledID, Name: "Colibri Mini", Bundled: true}}, library...), notice, err
 }
 
-// libraryView is the library with each container's presence looked up now.
-func (a *App) libraryView() []Container {
+// containersView is the library with each container's presence looked up now.
+func (a *App) containersView() []Container {
 	view := slices.Clone(a.containers)
 	for i := range view {
 		if !view[i].Bundled {
@@ -42,12 +42,12 @@ func (a *App) libraryView() []Container {
 func (a *App) Library() []Container {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.libraryView()
+	return a.containersView()
 }
 
 func (a *App) saveLibraryLocked() error {
 	kept := slices.DeleteFunc(slices.Clone(a.containers), func(c Container) bool { return c.Bundled })
-	if err := writeJSON(a.libraryPath(), kept); err != nil {
+	if err := writeJSON(a.containersPath(), kept); err != nil {
 		return fmt.Errorf("the list of models could not be kept: %w", err)
 	}
 	a.events.post("library", "library", nil)
