@@ -222,7 +222,7 @@ func TestSupportsEveryEncoding(t *testing.T) {
 
 func TestMeasurements(t *testing.T) {
 	if testing.Short() {
-		t.Skip("goes through 256 MB")
+		t.Skip("-short is for sanitizers, and every figure goes through 256 MB: go test without -short measures")
 	}
 	b := open(t, 2, "")
 	rate, err := b.MeasureReadBandwidth()

@@ -47,7 +47,7 @@ func TestShortActivationsRoundLittle(t *testing.T) {
 	b := open(t, 2, "")
 	for _, e := range shortEncodings {
 		if !isShort(b, e, 2048) {
-			t.Skipf("%s multiplies with float32 only", b.Name())
+			t.Skipf("%s multiplies with float32 activations only, so that nothing is rounded; TestLinear checks these formats there", b.Name())
 		}
 		r := newRandom(t)
 		const rows, columns = 256, 2048

@@ -6,7 +6,7 @@ import (
 
 func TestRatesAreMeasuredOnceForEachEncoding(t *testing.T) {
 	if gpuComputes() {
-		t.Skip("the GPU computes here: kernels of the CPU are not measured")
+		t.Skip("the GPU computes on this machine, where kernels of the CPU are not measured; machines without Metal run this test")
 	}
 	need := map[string]int64{"int8-row": 1}
 	var r Rates

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"context"
+	"testing"
+
+	"colibri/backend/compute"
+	"colibri/backend/cpu"
+)
+
+// testBackend is the CPU with hooks.
+type testBackend struct {
+	compute.Backend
+	layer  func(*compute.LayerCall) error // before a layer
+	script []int32                        // the tokens whose logits are made the greatest, one for each row of the head
+}
+
+func (b *testBackend) Layer(call *compute.LayerCall) error {
+	if b.layer != nil {
+		if err := b.layer(call); err != nil {
+			return err
+		}
+	}
+	return b.Backend.Layer(call)
+}
+
+func (b *testBackend) Head(call *compute.HeadCall) error {
+	if err := b.Backend.Head(call); err != nil {
+		return err
+	}
+	vocabulary := len(call.Logits) / call.Rows
+	for r := range call.Rows {
+		if len(b.script) > 0 {
+			clear(call.Logits[r*vocabulary:][:vocabulary])
+			call.Logits[r*vocabulary+int(b.script[0])] = 1
+			b.script = b.script[1:]
+		}
+	}
+	return nil
+}
+
+// loadHooked loads a model on a testBackend with threads threads.
+func loadHooked(t *testing.T, dir string, threads int, options Options) (*Model, *testBackend) {
+	t.Helper()
+	var hooked *testBackend
+	registerBackend("test", func() (compute.Backend, error) {
+		b, err := cpu.New(threads)
+		hooked = &testBackend{Backend: b}
+		return hooked, err
+	})
+	options.Backend = "test"
+	m, err := Load(context.Background(), dir, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+		if used := m.Stats().KVBytes; used != 0 {
+			t.Errorf("%d bytes of keys and values are left after closing", used)
+		}
+	})
+	return m, hooked
+}
