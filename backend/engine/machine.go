@@ -76,7 +76,8 @@ func MeasureRates(ctx context.Context, known Rates, multiplied map[string]int64)
 		return known, fmt.Errorf("the speed of this machine cannot be measured: %w", err)
 	}
 	if first {
-		if r.LayerSeconds, err = measureLayer(ctx, &r); err != nil {
+		machine := residency.Machine{WeightBytesPerSecond: r.ReadBytesPerSecond, KernelBytesPerSecond: r.KernelBytesPerSecond}
+		if r.LayerSeconds, err = MeasureLayer(ctx, machine); err != nil {
 			return known, fmt.Errorf("the speed of this machine cannot be measured: %w", err)
 		}
 	}
@@ -92,7 +93,8 @@ const smallModel = `{"model_type":"glm4_moe_lite","vocab_size":1024,"hidden_size
 
 const smallModelTokens = 96
 
-func measureLayer(ctx context.Context, r *Rates) (seconds float64, err error) {
+// MeasureLayer measures what a layer takes beyond its bytes, which go by the machine's rates: 0 where that is too little to measure.
+func MeasureLayer(ctx context.Context, machine residency.Machine) (seconds float64, err error) {
 	work, err := os.MkdirTemp("", "colibri-rates-")
 	if err != nil {
 		return 0, err
@@ -126,6 +128,5 @@ func measureLayer(ctx context.Context, r *Rates) (seconds float64, err error) {
 	if best <= 0 {
 		return 0, errors.New("the small model gave no tokens")
 	}
-	machine := residency.Machine{WeightBytesPerSecond: r.ReadBytesPerSecond, KernelBytesPerSecond: r.KernelBytesPerSecond}
 	return max(0, 1/best-machine.MultiplySeconds(residency.LoadOf(d, smallModelTokens))) / float64(d.Layers), nil
 }

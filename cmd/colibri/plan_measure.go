@@ -16,28 +16,21 @@ import (
 	"colibri/backend/residency"
 )
 
-// calibrationModels are generated, measured and deleted. The small one is all overhead: what its tokens take beyond their bytes
-// is what a layer costs by itself. The large one is past every cache, with some 32 rows of a prompt for each expert, as usual.
+// calibrationModel is generated, measured and deleted: past every cache, with some 32 rows of a prompt for each expert, as usual.
 const (
-	calibrationSmall = `{"model_type":"glm4_moe_lite","vocab_size":1024,"hidden_size":256,"intermediate_size":512,"moe_intermediate_size":128,
-"num_hidden_layers":12,"num_attention_heads":4,"num_key_value_heads":4,"q_lora_rank":128,"kv_lora_rank":128,"qk_nope_head_dim":64,"qk_rope_head_dim":32,
-"v_head_dim":64,"n_routed_experts":16,"num_experts_per_tok":4,"n_shared_experts":1,"n_group":1,"topk_group":1,"norm_topk_prob":true,"routed_scaling_factor":1,
-"mlp_layer_types":["dense","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse"],"max_position_embeddings":2048,
-"rms_norm_eps":1e-5,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"tie_word_embeddings":false,"hidden_act":"silu"}`
-	calibrationLarge = `{"model_type":"glm4_moe_lite","vocab_size":4096,"hidden_size":1536,"intermediate_size":6144,"moe_intermediate_size":1024,
+	calibrationModel = `{"model_type":"glm4_moe_lite","vocab_size":4096,"hidden_size":1536,"intermediate_size":6144,"moe_intermediate_size":1024,
 "num_hidden_layers":4,"num_attention_heads":16,"num_key_value_heads":16,"q_lora_rank":512,"kv_lora_rank":384,"qk_nope_head_dim":128,"qk_rope_head_dim":64,
 "v_head_dim":128,"n_routed_experts":64,"num_experts_per_tok":4,"n_shared_experts":1,"n_group":1,"topk_group":1,"norm_topk_prob":true,"routed_scaling_factor":1,
 "mlp_layer_types":["dense","sparse","sparse","sparse"],"max_position_embeddings":2048,
 "rms_norm_eps":1e-5,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"tie_word_embeddings":false,"hidden_act":"silu"}`
 	calibrationPrompt = 512
-	calibrationTokens = 96
 	calibrationRounds = 3
 )
 
 // diskProbe is long enough to leave behind what a disk delivers in a burst.
 var diskProbe = residency.Probe{PieceBytes: 4 << 20, TotalBytes: 8 << 30, Readers: 4, Time: 3 * time.Second}
 
-// measureMachine describes this machine as readMachine reads it: the disk below dir, kernels by encoding, and what the engine makes of two
+// measureMachine describes this machine as readMachine reads it: the disk below dir, kernels by encoding, and what the engine makes of
 // random models that have nothing to do with the one that is planned for.
 func measureMachine(ctx context.Context, dir string, notes io.Writer) (*machineFile, error) {
 	state, err := residency.ReadMemory()
@@ -64,67 +57,52 @@ func measureMachine(ctx context.Context, dir string, notes io.Writer) (*machineF
 		m.KernelBytesPerSecond[format] = 1 / seconds
 	}
 	fmt.Fprintln(notes, "a layer …")
-	small, err := calibrate(ctx, calibrationSmall)
-	if err != nil {
+	if m.LayerSeconds, err = engine.MeasureLayer(ctx, m.machine()); err != nil {
 		return nil, err
 	}
-	machine := m.machine()
-	layers := float64(small.load.Layers)
-	m.LayerSeconds = max(0, small.tokenSeconds-machine.MultiplySeconds(small.load)) / layers
 	fmt.Fprintln(notes, "prefill …")
-	large, err := calibrate(ctx, calibrationLarge)
+	load, seconds, err := measurePrompt(ctx)
 	if err != nil {
 		return nil, err
 	}
-	products := large.promptSeconds - layers*m.LayerSeconds*float64(calibrationPrompt)/float64(large.load.BatchToken)
-	m.OpsPerSecond = 2 * calibrationPrompt * float64(large.load.TokenWeights) / max(products, large.promptSeconds/2)
+	products := seconds - float64(load.Layers)*m.LayerSeconds*float64(calibrationPrompt)/float64(load.BatchToken)
+	m.OpsPerSecond = 2 * calibrationPrompt * float64(load.TokenWeights) / max(products, seconds/2)
 	return m, nil
 }
 
-type calibration struct {
-	load                        residency.Load
-	tokenSeconds, promptSeconds float64
-}
-
-// calibrate measures a model that it generates.
-func calibrate(ctx context.Context, config string) (c calibration, err error) {
+// measurePrompt measures how long the calibration model takes for a prompt.
+func measurePrompt(ctx context.Context) (load residency.Load, seconds float64, err error) {
 	work, err := os.MkdirTemp("", "colibri-plan-")
 	if err != nil {
-		return c, err
+		return load, 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	dir := filepath.Join(work, "model.colibri")
-	if _, err := container.Generate(ctx, dir, []byte(config), container.Options{}, 1, nil); err != nil {
-		return c, err
+	if _, err := container.Generate(ctx, dir, []byte(calibrationModel), container.Options{}, 1, nil); err != nil {
+		return load, 0, err
 	}
 	d, err := container.Describe(dir)
 	if err != nil {
-		return c, err
+		return load, 0, err
 	}
-	c.load = residency.LoadOf(d, calibrationPrompt+calibrationTokens)
+	load = residency.LoadOf(d, calibrationPrompt)
 	model, err := engine.Load(ctx, dir, engine.Options{Drafts: engine.DraftsOff})
 	if err != nil {
-		return c, err
+		return load, 0, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
 	prompt := randomPrompt(calibrationPrompt, d.Vocabulary)
-	var token, whole []float64
+	var times []float64
 	for round := range calibrationRounds + 1 {
-		long, err := greedy(ctx, model, prompt, 2)
+		answer, err := greedy(ctx, model, prompt, 1)
 		if err != nil {
-			return c, err
-		}
-		short, err := greedy(ctx, model, prompt[:1], calibrationTokens)
-		if err != nil {
-			return c, err
+			return load, 0, err
 		}
 		if round > 0 { // the first one read the experts
-			token = append(token, 1/short.Stats.TokensPerSecond)
-			whole = append(whole, calibrationPrompt/long.Stats.PrefillTokensPerSecond)
+			times = append(times, calibrationPrompt/answer.Stats.PrefillTokensPerSecond)
 		}
 	}
-	c.tokenSeconds, c.promptSeconds = middle(token), middle(whole)
-	return c, nil
+	return load, middle(times), nil
 }
 
 func (m *machineFile) write(path string) error {
