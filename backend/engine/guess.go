@@ -117,11 +117,10 @@ func scoresOf(x []float32, scoring container.Scoring) {
 // have is judged by the store. It is a pure value.
 type guessTrial struct {
 	mode  GuessMode
-	block int // of the trial, guessBlocks when it is over
-	left  int // tokens until the block, or what follows the trial, ends
-	sum   [2]time.Duration
-	count [2]int
-	keeps bool // the outcome of the last trial
+	block int      // of the trial, guessBlocks when it is over
+	left  int      // tokens until the block, or what follows the trial, ends
+	tried [2]trial // without guesses, and with them
+	keeps bool     // the outcome of the last trial
 }
 
 const (
@@ -163,8 +162,8 @@ func (t *guessTrial) spent(tokens int, d time.Duration) {
 		if t.inBlock() {
 			i = 1
 		}
-		t.sum[i] += d
-		t.count[i] += tokens
+		t.tried[i].tokens += tokens
+		t.tried[i].time += d
 	}
 	if t.left -= tokens; t.left > 0 {
 		return
@@ -173,11 +172,8 @@ func (t *guessTrial) spent(tokens int, d time.Duration) {
 	case t.block == guessBlocks:
 		*t = guessTrial{mode: t.mode, left: guessBlockTokens, keeps: t.keeps}
 	case t.block == guessBlocks-1:
-		without, with := perToken(t.sum[0], t.count[0]), perToken(t.sum[1], t.count[1])
-		t.block, t.left, t.keeps = guessBlocks, guessesHold, with*guessGain < without
+		t.block, t.left, t.keeps = guessBlocks, guessesHold, t.tried[1].perToken()*guessGain < t.tried[0].perToken()
 	default:
 		t.block, t.left = t.block+1, guessBlockTokens
 	}
 }
-
-func perToken(d time.Duration, tokens int) float64 { return float64(d) / float64(max(tokens, 1)) }

@@ -33,10 +33,11 @@ func (l *learned) best() residency.Best {
 func (l *learned) settled(best residency.Best, ceilingBytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := residency.Best{}
 	if l.sizes == nil {
 		return
-	} else if known = l.sizes.Best[l.key]; known == best {
+	}
+	known := l.sizes.Best[l.key]
+	if known == best {
 		return
 	}
 	switch {

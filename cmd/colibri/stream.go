@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -240,9 +237,9 @@ func (f *streamFlags) pass(ctx context.Context, model *engine.Model) (p pass, er
 	case len(result.IDs) != f.warm+f.tokens:
 		return p, fmt.Errorf("%d tokens were asked for and %d came (%s)", f.warm+f.tokens, len(result.IDs), result.FinishReason)
 	}
-	hash := sha256.New()
-	err = binary.Write(hash, binary.LittleEndian, result.IDs)
-	p.hash = hex.EncodeToString(hash.Sum(nil)[:8])
+	var tokens tokenHash
+	err = tokens.round(result.IDs)
+	p.hash = tokens.hex
 	return p, err
 }
 
