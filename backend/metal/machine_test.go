@@ -278,10 +278,10 @@ func closeTo(t testing.TB, what string, got []float32, want []float64, limit flo
 
 func newQuietRand(a, b uint64) *rand.Rand { return rand.New(rand.NewPCG(a, b)) }
 
-// long keeps a test that takes half a minute of a processor out of everyday runs.
-func long(t testing.TB) {
+// long keeps a test that takes up to half a minute of a processor out of everyday runs; instead names what covers the same in small.
+func long(t testing.TB, instead string) {
 	t.Helper()
 	if os.Getenv("COLIBRI_METAL_LONG") == "" {
-		t.Skip("not run: it takes half a minute; COLIBRI_METAL_LONG=1 runs it")
+		t.Skipf("not run: it takes up to half a minute; COLIBRI_METAL_LONG=1 runs it, %s covers small shapes", instead)
 	}
 }

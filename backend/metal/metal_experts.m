@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t divide_up(uint64_t a, uint64_t b) { return (uint32_t)((a + b - 1) / b); }
-
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
 // How many rows of an expert are computed together: few share one reading of the weights, many fill a matrix tile.
 static uint32_t item_rows(uint32_t count) { return count >= GEMM_MIN_ROWS ? GEMM_ROWS : count == 1 ? 1 : count == 2 ? 2 : MAX_XROWS; }
 

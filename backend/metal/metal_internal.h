@@ -19,6 +19,11 @@
 #define COLI_RESIDENCY_SETS 0
 #endif
 
+// ---- numbers
+
+static inline uint32_t divide_up(uint64_t a, uint64_t b) { return (uint32_t)((a + b - 1) / b); }
+static inline uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 // ---- locks
 
 #ifdef __APPLE__

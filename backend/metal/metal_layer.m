@@ -6,9 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-static uint32_t divide_up(uint64_t a, uint64_t b) { return (uint32_t)((a + b - 1) / b); }
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
 // Attention of a part runs over as many rows at a time as this holds partial results for.
 static const uint64_t max_partial_bytes = 32u << 20;
 // Working memory of a part is about this at most.
@@ -457,13 +454,11 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
     RowInfo *info = coli_scratch_take(p->submit, p->count * sizeof(RowInfo), &p->rows);
     if (info == NULL) return;
     p->info = info;
-    p->positions = 0;
     p->selects = false;
     for (uint32_t i = 0; i < p->count; i++) {
         const coli_row *row = &rows[p->first + i];
         const coli_cache *c = &caches[row->cache];
         info[i] = (RowInfo){.position = row->position, .tie_span = row->tie_span};
-        if (row->tie_span > p->span) p->span = row->tie_span;
         if (s->latent) {
             info[i].cache[0] = coli_floats(p->submit, c->latent, c->capacity * s->kv_rank, "latent cache");
             info[i].cache[1] = coli_floats(p->submit, c->rope, c->capacity * s->rope, "rotated cache");
@@ -472,7 +467,6 @@ static void open_part(part *p, const coli_row *rows, const coli_cache *caches, c
             info[i].cache[0] = coli_floats(p->submit, c->keys, c->capacity * s->key_heads * s->head_dim, "key cache");
             info[i].cache[1] = coli_floats(p->submit, c->values, c->capacity * s->key_heads * s->head_dim, "value cache");
         }
-        if (row->position + 1 > p->positions) p->positions = row->position + 1;
         if (s->index_heads > 0 && row->position >= s->index_top_k) p->selects = true;
     }
     p->x = coli_floats(p->submit, p->call->x, (uint64_t)p->call->rows * s->hidden, "residual stream") + (uint64_t)p->first * s->hidden * sizeof(float);
@@ -537,17 +531,22 @@ static int check_selection(const coli_layer_call *call, const coli_row *rows, co
     return COLI_METAL_OK;
 }
 
+// The longest context of some rows, and their longest settling of ties.
+static void reach(const coli_row *rows, uint32_t count, uint32_t *positions, uint32_t *span) {
+    *positions = *span = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (rows[i].position >= *positions) *positions = rows[i].position + 1;
+        if (rows[i].tie_span > *span) *span = rows[i].tie_span;
+    }
+}
+
 static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin, int32_t *counts,
                     int32_t *positions, int32_t *tied, int32_t *experts, float *gates, bool network, uint32_t first, uint32_t count, coli_metal_error *error) {
     const coli_layer_shape *s = &call->shape;
-    uint32_t longest = 0, span = 0;
-    for (uint32_t i = first; i < first + count; i++) {
-        if (rows[i].position >= longest) longest = rows[i].position + 1;
-        if (rows[i].tie_span > span) span = rows[i].tie_span;
-    }
-    coli_metal_submit *submit = coli_submit_open(metal, part_bytes(s, count, longest, span), error);
+    part p = {.call = call, .s = s, .w = &call->weights, .first = first, .count = count, .many = call->rows >= GEMM_MIN_ROWS};
+    reach(rows + first, count, &p.positions, &p.span);
+    coli_metal_submit *submit = p.submit = coli_submit_open(metal, part_bytes(s, count, p.positions, p.span), error);
     if (submit == NULL) return COLI_METAL_MEMORY;
-    part p = {.submit = submit, .call = call, .s = s, .w = &call->weights, .first = first, .count = count, .many = call->rows >= GEMM_MIN_ROWS};
     open_part(&p, rows, caches, cos, sin, counts, positions);
     coli_encode_begin(submit);
     encode_attention(&p);
@@ -587,11 +586,8 @@ static int run(coli_metal *metal, const coli_layer_call *call, const coli_row *r
     if (status == COLI_METAL_OK && network) status = check_network(call, error);
     if (status == COLI_METAL_OK) status = check_rows(call, rows, caches, error);
     if (status == COLI_METAL_OK) status = check_selection(call, rows, counts, positions, tied, error);
-    uint32_t longest = 0, span = 0;
-    for (uint32_t i = 0; i < call->rows; i++) {
-        if (rows[i].position >= longest) longest = rows[i].position + 1;
-        if (rows[i].tie_span > span) span = rows[i].tie_span;
-    }
+    uint32_t longest, span;
+    reach(rows, call->rows, &longest, &span);
     for (uint32_t first = 0; status == COLI_METAL_OK && first < call->rows;) {
         uint32_t count = call->rows - first;
         const uint64_t timely = coli_command_buffer_products(metal) / row_products(&call->shape, longest);

@@ -66,8 +66,6 @@ uint64_t coli_floats(coli_metal_submit *submit, const float *pointer, uint64_t c
     return coli_address(submit, pointer, count * sizeof(float), what);
 }
 
-static uint32_t divide_up(uint64_t a, uint64_t b) { return (uint32_t)((a + b - 1) / b); }
-
 void coli_multiply(coli_metal_submit *submit, const coli_operand *w, coli_product product) {
     const uint32_t outputs = product.outputs ? product.outputs : w->matrix.rows;
     const uint32_t blocks = product.blocks ? product.blocks : 1;

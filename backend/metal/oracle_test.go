@@ -196,7 +196,7 @@ func TestTheResidencySetDoesNotChangeAModelsLogits(t *testing.T) {
 // The model that ships, as it ships.
 func TestTheBundledModelGivesTheProcessorsTokens(t *testing.T) {
 	if os.Getenv("COLIBRI_METAL_LONG") == "" {
-		t.Skip("not run: it takes a minute of a processor; COLIBRI_METAL_LONG=1 runs it")
+		t.Skip("not run: it takes a minute of a processor; COLIBRI_METAL_LONG=1 runs it, TestOraclesGiveTheProcessorsTokens covers small models")
 	}
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir, err := bundled.Path(context.Background())

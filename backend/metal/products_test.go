@@ -256,7 +256,7 @@ func TestCallsWithBadMemoryAreRefused(t *testing.T) {
 
 // A dispatch of more than some 3·10^7 outputs corrupts memory on some systems: large products are cut, and every output is right.
 func TestProductsOfManyOutputsAreCut(t *testing.T) {
-	long(t)
+	long(t, "TestLinearMatchesReferenceForEveryEncoding")
 	const outputs, columns, rows = 1 << 21, 8, 33 // 6.9·10^7 outputs: three dispatches, the last one of few rows
 	b := open(t)
 	a := newArena(t, b, 400<<20)

@@ -93,14 +93,14 @@ struct Gpu {
         Dispatch d{};
         Pipeline &pipeline = *command.pipeline;
         if (!pipeline.settled && pipeline.seconds > specialiseAfterSeconds()) pipeline.specialise(false);
-        d.library = pipeline.specialised.code ? pipeline.specialised.code : pipeline.library.code;
         d.kernel = pipeline.specialised.code ? pipeline.specialised.code->kernels : pipeline.kernel;
         for (int i = 0; i < MSL_BUFFER_SLOTS; i++) d.buffers[i] = command.arguments[i].address;
         memcpy(d.groups, command.groups, sizeof d.groups);
         memcpy(d.threads, command.threads, sizeof d.threads);
         d.seed = seed;
         if (!pipeline.specialised.code) {
-            for (msl_u32 i = 0; i < d.library->constant_count; i++) *d.library->constants[i].defined = false;
+            const msl_library *code = pipeline.library.code;
+            for (msl_u32 i = 0; i < code->constant_count; i++) *code->constants[i].defined = false;
             for (auto &v : pipeline.values) {
                 memcpy(v.first->value, v.second.data(), v.second.size());
                 *v.first->defined = true;

@@ -10,7 +10,6 @@ namespace sim {
 struct Checker; // checker.h; null in fast mode
 
 struct Dispatch {
-    const msl_library *library;
     const msl_kernel *kernel;
     void *buffers[MSL_BUFFER_SLOTS];
     uint32_t groups[3], threads[3];

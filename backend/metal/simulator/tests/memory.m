@@ -28,8 +28,7 @@ static void set_change_without_commit(void) {
     [set commit];
     copy_between(c, b, 64);
     expect_nothing();
-    [set removeAllocation:c];
-    [set commit];
+    put_out(c);
     copy_between(c, b, 64);
     expect("not resident", "load", "neither in a residency set");
     [c release];
@@ -37,12 +36,10 @@ static void set_change_without_commit(void) {
 
 static void removed_while_in_flight(void) {
     id<MTLBuffer> c = buffer(4096, "gamma");
-    [set addAllocation:c];
-    [set commit];
+    let_in(c);
     colibri_sim_hold(1);
-    id<MTLCommandBuffer> work = committed("copy", (Params){[c gpuAddress], [b gpuAddress], 64, 0}, 1);
-    [set removeAllocation:c];
-    [set commit];
+    id<MTLCommandBuffer> work = committed_copy(c, b);
+    put_out(c);
     colibri_sim_hold(0);
     [work waitUntilCompleted];
     expect("not resident", "load", "removed while the command buffer was in flight");
@@ -52,14 +49,12 @@ static void removed_while_in_flight(void) {
 static void added_after_commit(void) {
     id<MTLBuffer> c = buffer(4096, "gamma");
     colibri_sim_hold(1);
-    id<MTLCommandBuffer> work = committed("copy", (Params){[c gpuAddress], [b gpuAddress], 64, 0}, 1);
-    [set addAllocation:c];
-    [set commit];
+    id<MTLCommandBuffer> work = committed_copy(c, b);
+    let_in(c);
     colibri_sim_hold(0);
     [work waitUntilCompleted];
     expect("not resident", "load", "after the command buffer was committed");
-    [set removeAllocation:c];
-    [set commit];
+    put_out(c);
     [c release];
 }
 
@@ -115,14 +110,12 @@ static void one_byte_out_of_bounds(void) {
     run("one_byte", 4096, 1);
     expect("out of bounds", "byte", "'beta' (4096 bytes): 1 bytes too far");
     id<MTLBuffer> c = buffer(100, "gamma");
-    [set addAllocation:c];
-    [set commit];
+    let_in(c);
     [committed("one_byte", (Params){0, [c gpuAddress], 99, 0}, 1) waitUntilCompleted];
     expect_nothing();
     [committed("one_byte", (Params){0, [c gpuAddress], 100, 0}, 1) waitUntilCompleted];
     expect("out of bounds", "byte", "'gamma' (100 bytes): 1 bytes too far");
-    [set removeAllocation:c];
-    [set commit];
+    put_out(c);
     [c release];
 }
 
@@ -154,8 +147,7 @@ static void wrapped_memory_is_shared(void) {
     for (int i = 0; i < 64; i++) ((float *)p)[i] = (float)i; // before it is wrapped
     id<MTLBuffer> c = [device newBufferWithBytesNoCopy:p length:32768 options:0 deallocator:nil];
     if ([c contents] != p) FAIL("contents differ from the wrapped pointer");
-    [set addAllocation:c];
-    [set commit];
+    let_in(c);
     copy_between(c, b, 64);
     if (((float *)[b contents])[63] != 63) FAIL("the GPU does not see what was there before the wrap");
     ((float *)p)[63] = 7;
@@ -163,8 +155,7 @@ static void wrapped_memory_is_shared(void) {
     if (((float *)[b contents])[63] != 7) FAIL("the GPU does not see what the host wrote");
     copy_between(a, c, 64);
     if (((float *)p)[63] != 13) FAIL("the host does not see what the GPU wrote");
-    [set removeAllocation:c];
-    [set commit];
+    put_out(c);
     [c release];
     if (((float *)p)[63] != 13) FAIL("the host's memory changed when the wrapper went");
     c = [device newBufferWithBytesNoCopy:p length:32768 options:0 deallocator:nil]; // again
@@ -193,21 +184,18 @@ static void memory_freed_under_a_buffer(void) {
     char *p = map(32768);
     id<MTLBuffer> c = [device newBufferWithBytesNoCopy:p length:32768 options:0 deallocator:nil];
     [c setLabel:@"gamma"];
-    [set addAllocation:c];
-    [set commit];
+    let_in(c);
     munmap(p, 32768);
     copy_between(c, b, 64);
     expect("memory freed under a buffer", NULL, "'gamma'");
-    [set removeAllocation:c];
-    [set commit];
+    put_out(c);
     [c release];
     expect("memory freed under a buffer", NULL, "'gamma'");
 }
 
 static void released_while_in_a_set(void) {
     id<MTLBuffer> c = buffer(4096, "gamma");
-    [set addAllocation:c];
-    [set commit];
+    let_in(c);
     [set removeAllocation:c]; // not committed
     [c release];
     expect("released while in a residency set", NULL, "'gamma'");
@@ -233,13 +221,13 @@ static void released_before_completion(void) {
 
 static void scratch_reused_in_flight(void) {
     colibri_sim_hold(1);
-    id<MTLCommandBuffer> first = committed("copy", (Params){[a gpuAddress], [b gpuAddress], 64, 0}, 1);
+    id<MTLCommandBuffer> first = committed_copy(a, b);
     id<MTLCommandBuffer> second = committed("copy", (Params){[a gpuAddress] + 256, [b gpuAddress], 64, 0}, 1);
     colibri_sim_hold(0);
     [first waitUntilCompleted];
     [second waitUntilCompleted];
     expect("unordered access", "store", "'beta'");
-    first = committed("copy", (Params){[a gpuAddress], [b gpuAddress], 64, 0}, 1);
+    first = committed_copy(a, b);
     [first waitUntilCompleted];
     second = committed("copy", (Params){[a gpuAddress] + 256, [b gpuAddress], 64, 0}, 1);
     [second waitUntilCompleted];
@@ -249,8 +237,7 @@ static void scratch_reused_in_flight(void) {
 static void missing_barrier_between_dispatches(void) {
     for (int barrier = 0; barrier < 2; barrier++) {
         id<MTLBuffer> c = buffer(4096, "gamma");
-        [set addAllocation:c];
-        [set commit];
+        let_in(c);
         id<MTLCommandBuffer> work = [queue commandBuffer];
         id<MTLComputeCommandEncoder> encoder = [work computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
         encode(encoder, "copy", (Params){[a gpuAddress], [b gpuAddress], 64, 0}, 1);
@@ -261,10 +248,15 @@ static void missing_barrier_between_dispatches(void) {
         [work waitUntilCompleted];
         if (barrier) expect_nothing();
         else expect("unordered access", "load", "'beta'");
-        [set removeAllocation:c];
-        [set commit];
+        put_out(c);
         [c release];
     }
 }
 
-const Case memory_cases[] = {CASE(resident_memory_is_fine), CASE(memory_in_no_set), CASE(set_change_without_commit), CASE(removed_while_in_flight), CASE(added_after_commit), CASE(declared_resources), CASE(released_buffer_address), CASE(host_pointer_as_address), CASE(one_byte_out_of_bounds), CASE(argument_out_of_bounds), CASE(misaligned_wraps), CASE(wrapped_memory_is_shared), CASE(wrap_of_a_file), CASE(memory_freed_under_a_buffer), CASE(released_while_in_a_set), CASE(released_before_completion), CASE(scratch_reused_in_flight), CASE(missing_barrier_between_dispatches), {0, 0}};
+const Case memory_cases[] = {
+    CASE(resident_memory_is_fine), CASE(memory_in_no_set), CASE(set_change_without_commit), CASE(removed_while_in_flight),
+    CASE(added_after_commit), CASE(declared_resources), CASE(released_buffer_address), CASE(host_pointer_as_address),
+    CASE(one_byte_out_of_bounds), CASE(argument_out_of_bounds), CASE(misaligned_wraps), CASE(wrapped_memory_is_shared),
+    CASE(wrap_of_a_file), CASE(memory_freed_under_a_buffer), CASE(released_while_in_a_set), CASE(released_before_completion),
+    CASE(scratch_reused_in_flight), CASE(missing_barrier_between_dispatches), {0, 0},
+};

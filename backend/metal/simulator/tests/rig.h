@@ -30,7 +30,11 @@ id<MTLComputePipelineState> pipeline(const char *name); // autoreleased
 id<MTLBuffer> buffer(NSUInteger length, const char *label);
 char *map(size_t bytes); // at a multiple of 16 KiB
 
+void let_in(id<MTLBuffer> c);  // to the set, committed
+void put_out(id<MTLBuffer> c); // of it, committed
+
 void encode(id<MTLComputeCommandEncoder> encoder, const char *kernel, Params params, unsigned groups);
 id<MTLCommandBuffer> committed(const char *kernel, Params params, unsigned groups);
 id<MTLCommandBuffer> run(const char *kernel, uint32_t n, unsigned groups); // from a to b, completed
+id<MTLCommandBuffer> committed_copy(id<MTLBuffer> from, id<MTLBuffer> to); // of 64 numbers
 void copy_between(id<MTLBuffer> from, id<MTLBuffer> to, uint32_t n);

@@ -215,6 +215,16 @@ static void teardown(void) {
     [device release];
 }
 
+void let_in(id<MTLBuffer> c) {
+    [set addAllocation:c];
+    [set commit];
+}
+
+void put_out(id<MTLBuffer> c) {
+    [set removeAllocation:c];
+    [set commit];
+}
+
 void encode(id<MTLComputeCommandEncoder> encoder, const char *kernel, Params params, unsigned groups) {
     [encoder setComputePipelineState:pipeline(kernel)];
     [encoder setBytes:&params length:sizeof params atIndex:0];
@@ -234,6 +244,10 @@ id<MTLCommandBuffer> run(const char *kernel, uint32_t n, unsigned groups) {
     id<MTLCommandBuffer> work = committed(kernel, (Params){[a gpuAddress], [b gpuAddress], n, 0}, groups);
     [work waitUntilCompleted];
     return work;
+}
+
+id<MTLCommandBuffer> committed_copy(id<MTLBuffer> from, id<MTLBuffer> to) {
+    return committed("copy", (Params){[from gpuAddress], [to gpuAddress], 64, 0}, 1);
 }
 
 void copy_between(id<MTLBuffer> from, id<MTLBuffer> to, uint32_t n) {
