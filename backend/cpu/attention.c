@@ -326,9 +326,10 @@ static int ascending(const void *a, const void *b) {
 }
 
 bool cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *order, int32_t *positions) {
-    // The count-th largest rank, 8 bits at a time: prefix holds the bits known, left how many are still to find among them.
+    // The count-th largest rank, 8 bits at a time: prefix holds the bits known, left how many are still to find among them,
+    // equal how many have them: in the end, those that are equal to it.
     uint32_t prefix = 0;
-    int left = count;
+    int left = count, equal = n;
     for (int shift = 24; shift >= 0; shift -= 8) {
         int histogram[256] = {0}, bin = 255;
         for (int t = 0; t < n; t++) {
@@ -337,9 +338,8 @@ bool cpu_select(const float *scores, int n, int count, int tie_span, uint32_t *o
         }
         while (histogram[bin] < left) left -= histogram[bin--];
         prefix |= (uint32_t)bin << shift;
+        equal = histogram[bin];
     }
-    int equal = 0;
-    for (int t = 0; t < n; t++) equal += rank_of(scores[t]) == prefix;
     const bool tied = equal > left;
     if (tied && tie_span >= n) {
         tie_order(scores, n, count, tie_span, order);

@@ -2,8 +2,8 @@
 // weights' whole numbers and their sums within a group are exact, and one float step a group adds them up. A multiply instruction does
 // 16 columns where the float path does 8, and weights need no conversion: twice the arithmetic a second.
 //
-// The rounding is at most 2^-16 of a group's largest activation, which adds less than 4e-5 of the largest result (short_test.go). It pays
-// where a matrix is large, and short_columns keeps it there: small models stay with float32.
+// The rounding is half a 32767th of a group's largest activation, which adds less than 4e-5 of the largest result for activations like
+// those of a model (short_test.go). Preparing activations has to pay, so that matrices of few columns, as in small models, stay with float32.
 #ifdef LANES_SHORT
 
 enum {
@@ -68,7 +68,7 @@ static void short_prepare(int nibbles, const float *x, int columns, float *panel
         float lanes[8], top = 0;
         _mm256_storeu_ps(lanes, largest);
         for (int i = 0; i < 8; i++) top = lanes[i] > top ? lanes[i] : top;
-        // A group with something that is not a finite number makes every result NaN, as it would with float32.
+        // A group with something that is not a finite number makes every result NaN: no finite number with float32 either.
         const int whole = _mm256_movemask_ps(finite) == 255;
         scales[g] = whole ? top / 32767 : __builtin_nanf("");
         // Groups this small would need a factor that is no number; they count as zeros.

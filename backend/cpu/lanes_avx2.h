@@ -1,11 +1,9 @@
 // Eight float lanes: AVX2, FMA, F16C.
-#include <immintrin.h>
+#include "lanes_x86.h"
 
 #define LANES 8
-#define LANES_SHORT // has kernels_short.h
 typedef __m256 vf;
 typedef __m256i vi;
-typedef __m128 v4;
 
 static inline vf v_zero(void) { return _mm256_setzero_ps(); }
 static inline vf v_set(float x) { return _mm256_set1_ps(x); }
@@ -24,23 +22,9 @@ static inline vf v_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST
 static inline vf v_power2(vf n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
-// ((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7))
-static inline float v_sum(vf x) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
+static inline float v_sum(vf x) { return eight_sum(x); }
 // v_sum of each, added in the same order
-static inline v4 v_sum4(vf a, vf b, vf c, vf d) {
-    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
-    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
-    __m256d low = _mm256_unpacklo_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd)), high = _mm256_unpackhi_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd));
-    __m256 s = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
-    __m128 ab = _mm256_castps256_ps128(s), cd = _mm256_extractf128_ps(s, 1);
-    return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD));
-}
-static inline void v4_store(float *p, v4 x) { _mm_storeu_ps(p, x); }
-static inline v4 v4_scaled(v4 x, const float *factors) { return _mm_mul_ps(x, _mm_loadu_ps(factors)); }
+static inline v4 v_sum4(vf a, vf b, vf c, vf d) { return eight_sum4(a, b, c, d); }
 // out[k] has p[j*stride+k] in lane j, for k < 8
 static inline void v_columns(const float *p, int stride, vf *out) {
     __m256 pair[8], four[8];

@@ -1,11 +1,9 @@
 // Sixteen float lanes: AVX-512 F, BW, VL, DQ.
-#include <immintrin.h>
+#include "lanes_x86.h"
 
 #define LANES 16
-#define LANES_SHORT // has kernels_short.h
 typedef __m512 vf;
 typedef __m512i vi;
-typedef __m128 v4;
 
 static inline vf v_zero(void) { return _mm512_setzero_ps(); }
 static inline vf v_set(float x) { return _mm512_set1_ps(x); }
@@ -25,26 +23,10 @@ static inline vf v_power2(vf n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
 }
 // Halves are added until one lane is left.
-static inline float v_sum(vf x) {
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
+static inline __m256 v_half(vf x) { return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)); }
+static inline float v_sum(vf x) { return eight_sum(v_half(x)); }
 // v_sum of each, added in the same order
-static inline v4 v_sum4(vf a, vf b, vf c, vf d) {
-#define HALF(x) _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1))
-    __m256 ha = HALF(a), hb = HALF(b), hc = HALF(c), hd = HALF(d);
-#undef HALF
-    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(ha, hc, 0x20), _mm256_permute2f128_ps(ha, hc, 0x31));
-    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(hb, hd, 0x20), _mm256_permute2f128_ps(hb, hd, 0x31));
-    __m256d low = _mm256_unpacklo_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd)), high = _mm256_unpackhi_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd));
-    __m256 s = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
-    __m128 ab = _mm256_castps256_ps128(s), cd = _mm256_extractf128_ps(s, 1);
-    return _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD));
-}
-static inline void v4_store(float *p, v4 x) { _mm_storeu_ps(p, x); }
-static inline v4 v4_scaled(v4 x, const float *factors) { return _mm_mul_ps(x, _mm_loadu_ps(factors)); }
+static inline v4 v_sum4(vf a, vf b, vf c, vf d) { return eight_sum4(v_half(a), v_half(b), v_half(c), v_half(d)); }
 // out[k] has p[j*stride+k] in lane j, for k < 8
 static inline void v_columns(const float *p, int stride, vf *out) {
     __m512i at = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(stride));

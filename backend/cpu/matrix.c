@@ -1,5 +1,6 @@
 #include "matrix.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -219,6 +220,20 @@ static void read_unit(void *context, int unit, int thread) {
     r->folded[thread * 8] ^= r->kernels->read(r->memory + unit * r->part, (size_t)r->part);
 }
 
+// The shortest time of a few passes over all units.
+static double best_seconds(cpu_backend *b, void (*unit)(void *, int, int), void *context, int units, int passes) {
+    double best = INFINITY;
+    for (int pass = 0; pass < passes; pass++) {
+        struct timespec from, to;
+        clock_gettime(CLOCK_MONOTONIC, &from);
+        cpu_pool_run(b->pool, unit, context, units, INT64_MAX);
+        clock_gettime(CLOCK_MONOTONIC, &to);
+        double seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
+        if (seconds < best) best = seconds;
+    }
+    return best;
+}
+
 double cpu_read_bandwidth(cpu_backend *b, const void *memory, int64_t bytes, int passes) {
     int threads = cpu_pool_threads(b->pool), units = 8 * threads;
     int64_t part = bytes / units / 4096 * 4096;
@@ -228,18 +243,9 @@ double cpu_read_bandwidth(cpu_backend *b, const void *memory, int64_t bytes, int
         return -1;
     }
     read_region r = {b->kernels, memory, part, folded};
-    double best = 0;
-    for (int pass = 0; pass < passes; pass++) {
-        struct timespec from, to;
-        clock_gettime(CLOCK_MONOTONIC, &from);
-        cpu_pool_run(b->pool, read_unit, &r, units, INT64_MAX);
-        clock_gettime(CLOCK_MONOTONIC, &to);
-        double seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
-        double rate = (double)(part * units) / seconds;
-        if (rate > best) best = rate;
-    }
+    double seconds = best_seconds(b, read_unit, &r, units, passes);
     free(folded);
-    return best;
+    return (double)(part * units) / seconds;
 }
 
 enum { peak_steps = 200 * 1000 }; // of a unit: a few milliseconds at most
@@ -259,15 +265,5 @@ static void peak_unit(void *context, int unit, int thread) {
 double cpu_peak_rate(cpu_backend *b, int passes) {
     int units = 4 * cpu_pool_threads(b->pool);
     peak_region p = {.kernels = b->kernels};
-    double best = 0;
-    for (int pass = 0; pass < passes; pass++) {
-        struct timespec from, to;
-        clock_gettime(CLOCK_MONOTONIC, &from);
-        cpu_pool_run(b->pool, peak_unit, &p, units, INT64_MAX);
-        clock_gettime(CLOCK_MONOTONIC, &to);
-        double seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
-        double rate = 2.0 * units * peak_steps * b->kernels->multiply_adds / seconds;
-        if (rate > best) best = rate;
-    }
-    return best;
+    return 2.0 * units * peak_steps * b->kernels->multiply_adds / best_seconds(b, peak_unit, &p, units, passes);
 }
