@@ -148,6 +148,14 @@ func (c *Container) count(d *Description, w *Weight) {
 	}
 }
 
+// MultipliedBytes are those of all encodings: what decoding a token cannot avoid reading.
+func (d *Description) MultipliedBytes() (sum int64) {
+	for _, bytes := range d.Multiplied {
+		sum += bytes
+	}
+	return sum
+}
+
 func (c *Container) describeExperts(d *Description) {
 	sizes := map[ExpertSize]int{}
 	for layout, n := range c.ExpertLayouts() {

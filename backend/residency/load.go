@@ -19,10 +19,7 @@ func LoadOf(d *container.Description, contextTokens int) Load {
 		ScratchBytes: plannedBatch * 24 * 4 * int64(d.Hidden),
 		PromptTokens: plannedPrompt, BatchToken: plannedBatch,
 	}
-	for _, bytes := range d.Multiplied {
-		l.TokenBytes += bytes
-	}
-	l.TokenBytes -= d.BytesPerToken // the experts' part; their records are padded, by less than 1 %
+	l.TokenBytes = d.MultipliedBytes() - d.BytesPerToken // without the experts' part; their records are padded, by less than 1 %
 	var bytes, count int64
 	for _, s := range d.ExpertSizes {
 		bytes += s.Bytes * int64(s.Count)

@@ -73,7 +73,6 @@ func benchModel(ctx context.Context, f *benchFlags, notes io.Writer) (_ *modelSp
 	return r, nil
 }
 
-// weightBytesPerToken are the bytes that decoding a token cannot avoid reading.
 func (f *benchFlags) weightBytesPerToken(ctx context.Context) (float64, error) {
 	dir, err := f.path(ctx)
 	if err != nil {
@@ -83,11 +82,7 @@ func (f *benchFlags) weightBytesPerToken(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	bytes := 0.0
-	for _, n := range d.Multiplied {
-		bytes += float64(n)
-	}
-	return bytes, nil
+	return float64(d.MultipliedBytes()), nil
 }
 
 // randomPrompt is the same at every call. The second seed is that of 60 tried whose greedy answer of the bundled model, to 512
