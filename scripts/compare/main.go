@@ -197,7 +197,9 @@ func report(a, b *contender) error {
 	var differ []string
 	for name, hash := range a.hashes {
 		same := "same"
-		if other, ok := b.hashes[name]; ok && other != hash {
+		if other, ok := b.hashes[name]; !ok {
+			same = "A only"
+		} else if other != hash {
 			same = "DIFFERENT: " + other
 			differ = append(differ, name)
 		}
