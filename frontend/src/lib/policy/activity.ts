@@ -1,6 +1,7 @@
 // What a token's time went into: over the last second while an answer is made, over the whole of it afterwards.
 
 import type { Receipt, TimeSplit } from '../bridge/types';
+import { percent } from './format';
 
 export interface Part {
   kind: 'attention' | 'experts' | 'disk' | 'rest';
@@ -43,7 +44,7 @@ function parts(t: Times, tokens: number): Part[] {
     kind,
     label,
     share: millis / whole,
-    text: tokens > 0 ? `${milliseconds(millis / tokens)} ms` : `${Math.round((millis / whole) * 100)} %`,
+    text: tokens > 0 ? `${milliseconds(millis / tokens)} ms` : percent(millis / whole),
   }));
 }
 

@@ -1,6 +1,6 @@
 // Which rows of the sidebar are worth having on the page: 2,000 conversations would take seconds to build and cost every frame.
 
-/** Heights in pixels, the same as in Sidebar.svelte and ConversationRow.svelte. */
+/** Heights in pixels, which Sidebar.svelte and ConversationRow.svelte give to their elements. */
 export const ROW_HEIGHT = 32;
 export const HEADING_HEIGHT = 36;
 

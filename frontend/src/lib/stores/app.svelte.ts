@@ -129,9 +129,11 @@ class AppStore {
     );
   }
 
-  private upsert(c: Conversation): void {
+  /** Takes over what is said of a conversation, but for its draft, which is kept here. */
+  upsert(c: Conversation): void {
     const i = this.conversations.findIndex((old) => old.id === c.id);
-    this.conversations = i < 0 ? [c, ...this.conversations] : this.conversations.with(i, c);
+    const old = this.conversations[i];
+    this.conversations = old ? this.conversations.with(i, { ...c, draft: old.draft }) : [c, ...this.conversations];
   }
 
   private takeStats(stats: Stats): void {

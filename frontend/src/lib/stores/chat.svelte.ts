@@ -24,6 +24,8 @@ class ChatStore {
   generation = $derived(app.generations[this.id]);
   /** The last message of the branch. */
   last: Message | undefined = $derived(this.branch.at(-1)?.message);
+  /** An answer is being written. The call that began it may return before the first event about it, and the other way round. */
+  answering = $derived(this.generation !== undefined || this.last?.state === 'streaming');
 
   /** A message to bring into view once it is there. */
   target = $state('');
@@ -46,6 +48,7 @@ class ChatStore {
     this.context = null;
     this.late = [];
     this.pending = [];
+    this.early.clear();
     this.conversation = null;
     this.messages.clear();
     this.draft = '';
@@ -99,16 +102,17 @@ class ChatStore {
     if (event.seq <= this.asOf) return;
     switch (event.kind) {
       case 'piece':
-        if (event.data.conversation === this.id) this.grow(event.data.message, event.data.text, event.data.thinking);
+        if (event.data.conversation !== this.id || this.keepEarly(event.data.message, event)) return;
+        this.grow(event.data.message, event.data.text, event.data.thinking);
         break;
-      case 'message':
-        if (event.data.conversation === this.id) {
-          this.applyPending();
-          const m = this.messages.get(event.data.id);
-          if (m) Object.assign(m, { ...event.data, text: m.text, thinking: m.thinking });
-          void this.measure();
-        }
+      case 'message': {
+        if (event.data.conversation !== this.id || this.keepEarly(event.data.id, event)) return;
+        this.applyPending();
+        const m = this.messages.get(event.data.id);
+        if (m) Object.assign(m, { ...event.data, text: m.text, thinking: m.thinking });
+        void this.measure();
         break;
+      }
       case 'conversation':
         if (event.data.id === this.id && this.conversation) {
           const { systemPrompt, draft } = this.conversation;
@@ -179,9 +183,10 @@ class ChatStore {
   }
 
   async configure(systemPrompt: string, sampling: Sampling | null): Promise<void> {
-    if ((await app.attempt(this.ensure())) === undefined) return;
-    const saved = await app.attempt(bridge.configure(this.id, systemPrompt, sampling).then(() => true));
-    if (saved && this.conversation) {
+    const id = await app.attempt(this.ensure());
+    if (id === undefined) return;
+    const saved = await app.attempt(bridge.configure(id, systemPrompt, sampling).then(() => true));
+    if (saved && this.conversation?.id === id) {
       this.conversation.systemPrompt = systemPrompt;
       this.conversation.sampling = sampling;
       void this.measure();
@@ -215,6 +220,7 @@ class ChatStore {
     const attempt = this.opening;
     this.creating ??= bridge.newConversation().finally(() => (this.creating = null));
     const made = await this.creating;
+    app.upsert(made as Conversation); // its event may come later than this answer
     if (this.id === '' && attempt === this.opening) {
       this.id = made.id;
       this.conversation = made as Conversation;
@@ -240,11 +246,9 @@ class ChatStore {
   private addLocal(m: Partial<Message> & Pick<Message, 'id' | 'parent' | 'role' | 'state' | 'created'>): void {
     if (this.messages.has(m.id)) return;
     this.put({ conversation: this.id, text: '', thinking: '', error: '', receipt: null, ...m });
-    const early = this.early.get(m.id);
-    if (early) {
-      this.early.delete(m.id);
-      for (const piece of early) this.grow(m.id, piece.text, piece.thinking);
-    }
+    const early = this.early.get(m.id) ?? [];
+    this.early.delete(m.id);
+    for (const event of early) this.event(event);
   }
 
   private put(m: Message): void {
@@ -252,17 +256,17 @@ class ChatStore {
     this.messages.set(m.id, reactive);
   }
 
-  /** Pieces of an answer whose id Generate has not returned yet. */
-  private early = new Map<string, { text: string; thinking: boolean }[]>();
+  /** Events of messages whose ids Generate has not returned yet. */
+  private early = new Map<string, AppEvent[]>();
+
+  private keepEarly(message: string, event: AppEvent): boolean {
+    if (this.messages.has(message)) return false;
+    this.early.set(message, [...(this.early.get(message) ?? []), event]);
+    return true;
+  }
 
   /** Text is put on the page once per frame, however often it arrives. */
   private grow(id: string, text: string, thinking: boolean): void {
-    if (!this.messages.has(id)) {
-      const early = this.early.get(id) ?? [];
-      early.push({ text, thinking });
-      this.early.set(id, early);
-      return;
-    }
     const last = this.pending.at(-1);
     if (last?.message === id) {
       if (thinking) last.thinking += text;

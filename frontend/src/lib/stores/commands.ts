@@ -34,7 +34,7 @@ export function run(command: CommandName): void {
       void chat.stop();
       break;
     case 'regenerate':
-      if (chat.last?.role === 'assistant' && !chat.generation) void chat.regenerate(chat.last);
+      if (chat.last?.role === 'assistant' && !chat.answering) void chat.regenerate(chat.last);
       break;
     case 'copy-last': {
       const answer = chat.branch.findLast((s) => s.message.role === 'assistant');

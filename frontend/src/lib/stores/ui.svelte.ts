@@ -7,7 +7,6 @@ export type Dialog = '' | 'settings' | 'models' | 'shortcuts' | 'about' | 'chat-
 class UiStore {
   dialog = $state<Dialog>('');
   link = $state<Destination | null>(null);
-  gaugeOpen = $state(false);
   query = $state('');
   /** Counts requests to put the caret into the search field or the composer. */
   focusSearch = $state(0);

@@ -35,6 +35,11 @@ export class Nearby {
     this.rendered.add(id);
   }
 
+  /** Begins anew: a long conversation that was read is not rendered whole in one frame when it is opened again. */
+  clear(): void {
+    this.rendered.clear();
+  }
+
   /** Watches an element that holds messages; ids says which, now. */
   watch(node: HTMLElement, ids: () => readonly string[]): () => void {
     this.groups.set(node, ids);

@@ -22,20 +22,15 @@ export class Place {
   }
 
   private measure(entries: readonly ResizeObserverEntry[], top: number): number {
-    let shift = 0;
-    const counted = new Set<Element>();
-    const outerFirst = entries.toSorted((a, b) =>
-      a.target === b.target ? 0 : a.target.contains(b.target) ? -1 : b.target.contains(a.target) ? 1 : 0,
-    );
-    for (const e of outerFirst) {
+    const changed: { node: Element; by: number }[] = [];
+    for (const e of entries) {
       const height = e.borderBoxSize[0]?.blockSize ?? 0;
       const old = this.heights.get(e.target);
       this.heights.set(e.target, height);
-      if (old === undefined || e.target.getBoundingClientRect().bottom - height + old >= top) continue;
-      if ([...counted].some((outer) => outer.contains(e.target))) continue;
-      counted.add(e.target);
-      shift += height - old;
+      if (old !== undefined && e.target.getBoundingClientRect().bottom - height + old < top)
+        changed.push({ node: e.target, by: height - old });
     }
-    return shift;
+    const outermost = changed.filter((c) => !changed.some((o) => o !== c && o.node.contains(c.node)));
+    return outermost.reduce((shift, c) => shift + c.by, 0);
   }
 }
