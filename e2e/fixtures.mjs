@@ -26,12 +26,16 @@ function conversation(title, messages) {
 /** Questions and answers in turn. */
 export const turns = (texts) => texts.map((text, i) => message(`m${i}`, i === 0 ? '' : `m${i - 1}`, i % 2 === 0 ? 'user' : 'assistant', text));
 
+/**
+ * Imports by the page's own call, not by the menu: the menu's event reaches the development build's own window too, and whichever of the two
+ * asks second would take the answer meant for the next dialog.
+ */
 export async function importMessages(page, title, messages) {
   const folder = temporaryFolder();
   const file = join(folder, 'chat.json');
   writeFileSync(file, JSON.stringify({ format: 'colibri-conversations', version: 1, conversations: [conversation(title, messages)] }));
   await page.evaluate((f) => window.go.main.Dev.Answer(f), file);
-  await page.evaluate(() => window.go.main.Dev.Menu('import'));
+  await page.evaluate(() => window.go.main.App.Import());
   await page.getByRole('navigation').getByText(title, { exact: true }).waitFor();
   rmSync(folder, { recursive: true });
 }

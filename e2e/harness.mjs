@@ -66,7 +66,7 @@ export async function until(check, what, patienceMillis = 30_000) {
 
 /** The program on a screen. Options: binary, dataDir, display, args, env. */
 export function startProgram({ binary, dataDir, display, args = [], env = {} }) {
-  if (!existsSync(binary)) throw new Error(`${binary} is missing; build it first (make e2e does)`);
+  if (!existsSync(binary)) throw new Error(`${binary} is missing; build it first (make window window-dev does)`);
   const child = spawn(binary, args, {
     cwd: root,
     env: {
@@ -160,7 +160,7 @@ export async function picture(page, name) {
   await page.screenshot({ path: join(pictures, `${name}.png`) });
 }
 
-/** Opens the page as a new visitor sees it: the model ready, the composer focused. */
+/** Waits until something can be typed; the model may still be loading. */
 export async function ready(page) {
   await page.getByLabel('Your question').waitFor();
 }
