@@ -116,8 +116,9 @@ struct Strict : Checker {
         for (auto &entry : resident) if (entry.first->live) ranges.push_back({entry.first->gpu, entry.first->gpu + entry.first->length, entry.first, entry.second});
         for (auto &a : command.arguments) if (a.address) ranges.push_back({(uintptr_t)a.address, (uintptr_t)a.address + a.length, nullptr, false});
         std::sort(ranges.begin(), ranges.end(), [](const Range &x, const Range &y) { return x.from < y.from; });
-        for (auto &entry : resident)
-            if (hostMemoryGone(entry.first)) violation("memory freed under a buffer", entry.first->name() + ": its memory was unmapped while the buffer still wrapped it", nullptr, nullptr);
+        std::vector<Buffer *> wrapped;
+        for (auto &entry : resident) wrapped.push_back(entry.first);
+        for (Buffer *gone : hostMemoryGone(wrapped)) violation("memory freed under a buffer", gone->name() + ": its memory was unmapped while the buffer still wrapped it", nullptr, nullptr);
         // Forget dispatches that are ordered before this one and everything after it.
         for (auto i = ran.begin(); i != ran.end();) {
             bool needed = i->second.buffer == work.id || std::find(work.unfinished.begin(), work.unfinished.end(), i->second.buffer) != work.unfinished.end() || bufferInFlight(i->second.buffer);

@@ -1,8 +1,10 @@
 #include "memory.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <map>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -48,30 +50,61 @@ Reports &theReports() {
 
 const char memoryName[] = "colibri-metal-sim";
 
-// The mappings that cover [p, p+length) as /proc/self/maps tells them; empty when a part is not mapped.
-struct Segment { uintptr_t from, to; bool ours, anonymous; std::string path; };
-std::vector<Segment> segmentsOf(uintptr_t p, uint64_t length) {
-    std::vector<Segment> found;
-    FILE *f = fopen("/proc/self/maps", "r");
-    if (!f) return found;
-    char line[4600];
-    uintptr_t covered = p;
-    while (covered < p + length && fgets(line, sizeof line, f)) {
-        unsigned long from, to;
-        char permissions[8], name[4096] = "";
-        if (sscanf(line, "%lx-%lx %7s %*s %*s %*s %4095[^\n]", &from, &to, permissions, name) < 3) continue;
-        if (to <= covered) continue;
-        if (from > covered) break;
-        const char *n = name;
-        while (*n == ' ') n++;
-        uintptr_t end = to < p + length ? to : p + length;
-        found.push_back({covered, end, strstr(n, memoryName) != nullptr, *n == 0 || strncmp(n, "[anon", 5) == 0 || strcmp(n, "[heap]") == 0, n});
-        covered = end;
+// A part of this process's memory as /proc/self/maps tells it.
+struct Segment {
+    uintptr_t from, to;
+    bool ours, anonymous;
+    std::string path;
+};
+
+// The mappings of this process at one moment: reading them costs more than running a small kernel, so they are read once for all questions.
+class Mappings {
+    std::string text;
+    struct Line { uintptr_t from, to; size_t name, end; }; // ascending; the name is a part of the text
+    std::vector<Line> lines;
+
+public:
+    Mappings() {
+        int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+        if (file < 0) return;
+        size_t used = 0;
+        for (ssize_t got = 1; got > 0; used += (size_t)got) {
+            text.resize(used + 65536);
+            got = read(file, text.data() + used, 65536);
+            if (got < 0) got = 0;
+        }
+        close(file);
+        text.resize(used);
+        for (size_t at = 0, end; at < used; at = end + 1) { // from-to permissions offset device inode name
+            end = std::min(text.find('\n', at), used);
+            char *next;
+            Line line{};
+            line.from = strtoull(text.c_str() + at, &next, 16);
+            line.to = strtoull(next + 1, &next, 16);
+            line.name = (size_t)(next - text.c_str());
+            line.end = end;
+            lines.push_back(line);
+        }
     }
-    fclose(f);
-    if (covered < p + length) found.clear();
-    return found;
-}
+    // What covers [p, p+length); empty when a part is not mapped.
+    std::vector<Segment> covering(uintptr_t p, uint64_t length) const {
+        std::vector<Segment> found;
+        uintptr_t covered = p;
+        auto line = std::upper_bound(lines.begin(), lines.end(), p, [](uintptr_t address, const Line &l) { return address < l.to; });
+        for (; covered < p + length && line != lines.end() && line->from <= covered; ++line) {
+            size_t at = line->name;
+            for (int field = 0; field < 4 && at < line->end; field++) at = std::min(text.find(' ', at + 1), line->end);
+            at = std::min(text.find_first_not_of(' ', at), line->end);
+            std::string name = text.substr(at, line->end - at);
+            uintptr_t end = std::min(line->to, (uintptr_t)(p + length));
+            bool anonymous = name.empty() || name.compare(0, 5, "[anon") == 0 || name == "[heap]";
+            found.push_back({covered, end, name.find(memoryName) != std::string::npos, anonymous, name});
+            covered = end;
+        }
+        if (covered < p + length) found.clear();
+        return found;
+    }
+};
 
 // Private memory cannot be mapped a second time: its pages are moved, in place, to a shared mapping with the same contents.
 bool makeShared(const Segment &s) {
@@ -110,7 +143,7 @@ static Buffer *mapBuffer(uint64_t length, char *host, bool wrapped, int fd) {
         // A second view of a shared mapping: old size 0 copies the mapping instead of moving it. The range may reach over several
         // earlier wraps, each a file of its own.
         at = (void *)b->gpu;
-        for (const Segment &part : segmentsOf((uintptr_t)host, mapped))
+        for (const Segment &part : Mappings().covering((uintptr_t)host, mapped))
             if (mremap((void *)part.from, 0, part.to - part.from, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(b->gpu + part.from - (uintptr_t)host)) == MAP_FAILED) at = MAP_FAILED;
     } else {
         at = mmap((void *)b->gpu, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
@@ -143,7 +176,7 @@ Buffer *wrapBuffer(void *pointer, uint64_t length, std::string &error) {
         report("misaligned wrap", error);
         return nullptr;
     }
-    std::vector<Segment> segments = segmentsOf(p, length);
+    std::vector<Segment> segments = Mappings().covering(p, length);
     if (segments.empty()) { error = "newBufferWithBytesNoCopy: part of the range is not mapped"; report("wrap of unmapped memory", error); return nullptr; }
     for (const Segment &s : segments)
         if (!s.ours && !s.anonymous) { error = "newBufferWithBytesNoCopy: the range is a mapping of " + s.path + "; a mapped file is never given to the GPU"; report("wrap of a mapped file", error); return nullptr; }
@@ -154,7 +187,7 @@ Buffer *wrapBuffer(void *pointer, uint64_t length, std::string &error) {
 
 void destroyBuffer(Buffer *b) {
     Space &s = space();
-    if (hostMemoryGone(b)) report("memory freed under a buffer", b->name() + ": its memory was unmapped while the buffer still wrapped it; release the buffer first");
+    if (!hostMemoryGone({b}).empty()) report("memory freed under a buffer", b->name() + ": its memory was unmapped while the buffer still wrapped it; release the buffer first");
     std::lock_guard<std::mutex> lock(s.mutex);
     b->live = false;
     mmap((void *)b->gpu, b->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -178,11 +211,14 @@ Buffer *bufferAt(uintptr_t address) {
     return b && address - b->gpu < b->mapped ? b : nullptr;
 }
 
-bool hostMemoryGone(Buffer *b) {
-    if (!b->wrapped) return false;
-    std::vector<Segment> segments = segmentsOf((uintptr_t)b->host, b->length);
-    bool gone = segments.empty();
-    for (const Segment &s : segments) gone = gone || !s.ours;
+std::vector<Buffer *> hostMemoryGone(const std::vector<Buffer *> &buffers) {
+    std::vector<Buffer *> gone;
+    const Mappings mappings;
+    for (Buffer *b : buffers) {
+        if (!b->wrapped) continue;
+        std::vector<Segment> segments = mappings.covering((uintptr_t)b->host, b->length);
+        if (segments.empty() || std::any_of(segments.begin(), segments.end(), [](const Segment &s) { return !s.ours; })) gone.push_back(b);
+    }
     return gone;
 }
 

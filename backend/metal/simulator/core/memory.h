@@ -37,7 +37,7 @@ enum : uint64_t { GPU_SPACE_BYTES = 1ull << 42 };
 Buffer *bufferAt(uintptr_t address); // the buffer that the address belonged to last, released ones included; null between buffers
 Buffer *bufferBefore(uintptr_t address); // the nearest one that starts at or before
 std::string explainAddress(uintptr_t address, bool notCanonical);
-bool hostMemoryGone(Buffer *b); // a wrapped buffer whose pages were unmapped by their owner
+std::vector<Buffer *> hostMemoryGone(const std::vector<Buffer *> &buffers); // those that wrap pages which their owner has unmapped
 
 // Memory for one command buffer's setBytes: chunks of the GPU's address space, reused.
 struct ArgumentChunk { char *base; uint64_t used; };
