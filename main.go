@@ -79,7 +79,7 @@ func run() error {
 	if remembered.Maximised {
 		start = options.Maximised
 	}
-	return wails.Run(&options.App{
+	return open(&options.App{
 		Title:     "Colibri",
 		Width:     orDefault(remembered.Width, 1180),
 		Height:    orDefault(remembered.Height, 780),
@@ -109,6 +109,18 @@ func run() error {
 		},
 		Linux: &linux.Options{ProgramName: "Colibri", WebviewGpuPolicy: linux.WebviewGpuPolicyNever},
 	})
+}
+
+// open runs the window until it is closed. Wails panics where GTK finds no screen.
+func open(o *options.App) (err error) {
+	defer func() {
+		if r := recover(); r != nil && fmt.Sprint(r) == "failed to init GTK" {
+			err = errors.New("there is no screen to open a window on (DISPLAY or WAYLAND_DISPLAY says which); start it in a desktop session, or use the command line: make cli")
+		} else if r != nil {
+			panic(r)
+		}
+	}()
+	return wails.Run(o)
 }
 
 // pathArguments are the files named on the command line.

@@ -72,6 +72,35 @@ it('paints, takes typing, answers, and keeps the text when it is quit in the mid
   await program.stop('SIGTERM');
 });
 
+it('stops an answer with the Escape key and keeps what was written', async () => {
+  const program = startProgram({ binary: appBinary, dataDir, display: screen.display });
+  const id = await windowOf(program);
+  await until(() => colours(shoot(id, 'window-3-reopened')) > 50, 'the paint');
+  await new Promise((done) => setTimeout(done, 1500)); // as above
+  tool('xdotool', 'key', 'ctrl+n');
+  const ends = () => stored().split('"finishReason":"cancelled"').length;
+  const before = ends();
+  // An answer may be over before the key comes: then another one is asked for.
+  await until(async () => {
+    tool('xdotool', 'type', '--delay', '5', 'Tell me a long story about a river');
+    tool('xdotool', 'key', 'Return');
+    await new Promise((done) => setTimeout(done, 150));
+    tool('xdotool', 'key', 'Escape');
+    await new Promise((done) => setTimeout(done, 500));
+    return ends() > before;
+  }, 'an answer that was stopped');
+  shoot(id, 'window-3-stopped');
+  await program.stop('SIGTERM');
+});
+
+it('says in one sentence that there is no screen', async () => {
+  const program = startProgram({ binary: appBinary, dataDir, display: ':nowhere' });
+  await until(() => program.child.exitCode !== null, 'the end');
+  assert.equal(program.child.exitCode, 1);
+  assert.match(program.output(), /^colibri: there is no screen .*make cli$/m);
+  assert.doesNotMatch(program.output(), /panic/);
+});
+
 it('takes a native drop of a container with a space and a letter beyond ASCII in its name', async () => {
   const folder = temporaryFolder();
   const container = join(folder, 'Mein Maß.colibri');

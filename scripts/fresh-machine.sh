@@ -78,6 +78,7 @@ clone() {
 try_run() {
   local shown file=test-results/fresh-machine.png log=$root.run.log started=$SECONDS
   mkdir -p test-results
+  rm -f "$root.display" # of an earlier run
   Xvfb -displayfd 3 -screen 0 1280x860x24 3>"$root.display" 2>/dev/null & screen=$!
   until [ -s "$root.display" ]; do sleep 0.2; done
   DISPLAY=:$(cat "$root.display"); export DISPLAY

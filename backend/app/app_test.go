@@ -421,7 +421,7 @@ func TestDroppedPathsBecomeOffers(t *testing.T) {
 		if path != dir {
 			return Container{}, errors.New("config.json is missing")
 		}
-		return Container{Family: "olmoe"}, nil
+		return Container{Family: "olmoe", SpeedHigh: 1}, nil
 	}
 	f.OpenPaths([]string{file, "relative", "/nowhere/at all", filepath.Dir(dir)})
 	byPath := map[string]Offer{}

@@ -140,6 +140,7 @@ type scriptedEngine struct {
 	proceed  chan error  // one value lets one load end, with that error
 	models   []*scriptedModel
 	describe func(dir string) (Container, error)
+	measure  func() // called by Measure
 
 	mu       sync.Mutex
 	measured int
@@ -179,10 +180,13 @@ func (e *scriptedEngine) Describe(_ context.Context, dir string, _ int64) (Conta
 	if e.describe != nil {
 		return e.describe(dir)
 	}
-	return Container{Family: "glm4_moe_lite", Bytes: 1000, Context: 100}, nil
+	return Container{Family: "glm4_moe_lite", Bytes: 1000, Context: 100, SpeedLow: 1, SpeedHigh: 2}, nil
 }
 
 func (e *scriptedEngine) Measure(context.Context, string) error {
+	if e.measure != nil {
+		e.measure()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.measured++

@@ -24,11 +24,17 @@ func TestAnOfferMeasuresTheMachineUnlessAnAnswerIsWritten(t *testing.T) {
 		}
 		return c, nil
 	}
+	offered := func() (o Offer) {
+		must(t, json.Unmarshal(f.wait("offer", nil).Data, &o))
+		return o
+	}
 	offer := func() Container {
 		t.Helper()
 		f.OpenPaths([]string{t.TempDir()})
-		var o Offer
-		must(t, json.Unmarshal(f.wait("offer", nil).Data, &o))
+		o := offered()
+		for o.Measuring {
+			o = offered()
+		}
 		return *o.Container
 	}
 	model := f.ready()
@@ -45,6 +51,59 @@ func TestAnOfferMeasuresTheMachineUnlessAnAnswerIsWritten(t *testing.T) {
 		if c := offer(); c.SpeedLow != 3 || c.SpeedHigh != 5 || count() != 1 {
 			t.Errorf("%+v, measured %d times", c, count())
 		}
+	}
+}
+
+// Measuring takes a second or two: what is offered is on the page before, and may be taken or refused before.
+func TestAnOfferIsThereBeforeItsSpeed(t *testing.T) {
+	f := newFixture(t)
+	fast := func(string) (Container, error) {
+		return Container{Family: "olmoe", Bytes: 1, SpeedLow: 3, SpeedHigh: 5}, nil
+	}
+	begun, end := make(chan bool), make(chan bool)
+	f.engine.measure = func() {
+		begun <- true
+		<-end
+		f.engine.describe = fast // read by the same goroutine, next
+	}
+	open := func() Offer {
+		t.Helper()
+		f.engine.describe = func(string) (Container, error) { return Container{Family: "olmoe", Bytes: 1}, nil }
+		f.OpenPaths([]string{t.TempDir()})
+		<-begun
+		var o Offer
+		must(t, json.Unmarshal(f.wait("offer", nil).Data, &o))
+		if !o.Measuring || o.Container == nil || o.Container.SpeedHigh != 0 {
+			t.Fatalf("%+v", o)
+		}
+		return o
+	}
+	library := func() { f.wait("library", nil) }
+
+	open()
+	end <- true
+	var o Offer
+	must(t, json.Unmarshal(f.wait("offer", nil).Data, &o))
+	if o.Measuring || o.Container.SpeedHigh != 5 {
+		t.Errorf("measured: %+v", o)
+	}
+	f.DismissOffer(o.ID)
+
+	id, err := f.AcceptOffer(open().ID)
+	must(t, err)
+	library()
+	end <- true
+	library()
+	if c := f.Library()[1]; c.ID != id || c.SpeedHigh != 5 {
+		t.Errorf("taken before it was measured: %+v", c)
+	}
+
+	f.DismissOffer(open().ID)
+	end <- true
+	f.cancel()
+	f.work.Wait()
+	if len(f.offers) != 0 {
+		t.Errorf("refused, and there again: %+v", f.offers)
 	}
 }
 

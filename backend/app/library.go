@@ -71,11 +71,15 @@ func (a *App) OpenPaths(paths []string) {
 		go func() {
 			defer a.work.Done()
 			offer := a.offerFor(path)
+			offer.Measuring = offer.Container != nil && offer.Container.SpeedHigh == 0 && a.takeFreeTurn()
 			a.mu.Lock()
-			defer a.mu.Unlock()
 			a.offers = slices.DeleteFunc(a.offers, func(o Offer) bool { return o.Path == offer.Path })
 			a.offers = append(a.offers, offer)
 			a.events.post("offer", offer.ID, offer)
+			a.mu.Unlock()
+			if offer.Measuring {
+				a.measureOffered(offer)
+			}
 		}()
 	}
 }
@@ -86,7 +90,7 @@ func (a *App) offerFor(path string) Offer {
 	if err == nil {
 		offer.Path = dir
 		var c Container
-		if c, err = a.describeWhole(dir); err == nil {
+		if c, err = a.opts.Engine.Describe(a.ctx, dir, a.Settings().MemoryLimitBytes); err == nil {
 			c.Path = dir
 			if c.Name == "" {
 				c.Name = strings.TrimSuffix(filepath.Base(dir), ".colibri")
@@ -99,26 +103,46 @@ func (a *App) offerFor(path string) Offer {
 	return offer
 }
 
-// describeWhole describes a container with its expected speed. While an answer is written nothing is measured, which would disturb both:
-// the offer then goes without a figure.
-func (a *App) describeWhole(dir string) (Container, error) {
-	memory := a.Settings().MemoryLimitBytes
-	c, err := a.opts.Engine.Describe(a.ctx, dir, memory)
-	if err != nil || c.SpeedHigh > 0 {
-		return c, err
-	}
+// takeFreeTurn takes the turn if nobody has it. While an answer is written nothing is measured, which would disturb both: an offer then
+// goes without its speed.
+func (a *App) takeFreeTurn() bool {
 	select {
 	case <-a.turn:
+		return true
 	default:
-		return c, nil
+		return false
 	}
-	measured := a.opts.Engine.Measure(a.ctx, dir)
+}
+
+// measureOffered finds the expected speed of what is offered, for which the machine has to be measured first: the offer is on the page by
+// then, and may already have been taken.
+func (a *App) measureOffered(offer Offer) {
+	err := a.opts.Engine.Measure(a.ctx, offer.Path)
 	a.giveTurn()
-	if measured != nil {
-		a.log.Error("expected speed", "path", dir, "error", measured)
-		return c, nil
+	var c Container
+	if err == nil {
+		c, err = a.opts.Engine.Describe(a.ctx, offer.Path, a.Settings().MemoryLimitBytes)
 	}
-	return a.opts.Engine.Describe(a.ctx, dir, memory)
+	if err != nil {
+		a.log.Error("expected speed", "path", offer.Path, "error", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := slices.IndexFunc(a.offers, func(o Offer) bool { return o.ID == offer.ID }); i >= 0 {
+		measured := *a.offers[i].Container // the page may hold the other
+		measured.SpeedLow, measured.SpeedHigh = c.SpeedLow, c.SpeedHigh
+		a.offers[i].Container, a.offers[i].Measuring = &measured, false
+		a.events.post("offer", offer.ID, a.offers[i])
+		return
+	}
+	for i := range a.containers {
+		if known := &a.containers[i]; samePath(known.Path, offer.Path) && known.SpeedHigh == 0 && c.SpeedHigh > 0 {
+			known.SpeedLow, known.SpeedHigh = c.SpeedLow, c.SpeedHigh
+			if err := a.saveLibraryLocked(); err != nil {
+				a.log.Error("expected speed", "path", offer.Path, "error", err)
+			}
+		}
+	}
 }
 
 // ContainerDir turns what was dropped into the container's folder: a folder stands for itself, a file for the folder it lies in.

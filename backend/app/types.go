@@ -132,6 +132,7 @@ type Offer struct {
 	ID        string     `json:"id"`
 	Path      string     `json:"path"`
 	Container *Container `json:"container"`
+	Measuring bool       `json:"measuring"` // its speed is being found, and follows
 	Error     string     `json:"error"`
 }
 

@@ -143,6 +143,8 @@ export interface Offer {
   id: string;
   path: string;
   container: Container | null;
+  /** Its speed is being found, and follows. */
+  measuring: boolean;
   error: string;
 }
 

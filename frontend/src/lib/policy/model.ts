@@ -62,11 +62,12 @@ export function description(c: Container): string {
 }
 
 /** What running it takes, in one line. */
-export function demands(c: Container): string {
+export function demands(c: Container, measuring = false): string {
   const parts: string[] = [];
   if (c.bytes > 0) parts.push(`${bytes(c.bytes)} on disk`);
   if (c.needBytes > 0) parts.push(`needs ${bytes(c.needBytes)} of memory`);
   const speed = speedRange(c.speedLow, c.speedHigh);
   if (speed) parts.push(`about ${speed}`);
+  else if (measuring) parts.push('finding out how fast …');
   return parts.join(' · ');
 }

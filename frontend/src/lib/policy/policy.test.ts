@@ -268,6 +268,10 @@ describe('models and memory', () => {
   it('are described', () => {
     expect(description(c)).toBe('GLM-5 · 744 B parameters · 4-bit (int4-g64) · 8 of 256 experts for each word');
     expect(demands(c)).toBe('372 GB on disk · needs 30.0 GB of memory');
+    expect(demands(c, true)).toBe('372 GB on disk · needs 30.0 GB of memory · finding out how fast …');
+    expect(demands({ ...c, speedLow: 3, speedHigh: 5 }, true)).toBe(
+      '372 GB on disk · needs 30.0 GB of memory · about 3.00–5.00 tok/s',
+    );
     expect(['none', 'loading', 'ready', 'failed'].map((p) => statusWords(model(p as ModelStatus['phase'])))).toEqual([
       'not loaded', 'loading 43 %', 'ready', 'could not be loaded',
     ]); // prettier-ignore
