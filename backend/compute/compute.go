@@ -26,6 +26,8 @@ type Backend interface {
 	Embed(table *container.Block, ids []int32, x []float32) error
 	// Layer runs a layer up to the point where expert ids are known (see LayerCall), and waits for it.
 	Layer(call *LayerCall) error
+	// SharedExperts computes Shared where Layer left it, of a call with SharedLater.
+	SharedExperts(call *LayerCall) error
 	// MoEBegin starts the routed experts in call and returns at once where the processor works on its own. Several may be
 	// under way; each must be waited for. The call's memory belongs to the backend until then.
 	MoEBegin(call *MoECall) (Pending, error)
@@ -123,6 +125,9 @@ type LayerCall struct {
 	X      []float32 // [rows, hidden], in and out
 	Normed []float32 // [rows, hidden], out
 	Shared []float32 // [rows, hidden], out
+	// SharedLater lets a processor that works in the caller's time leave Shared to SharedExperts, which is called next, so that reads of
+	// the routed experts begin earlier. The numbers are the same. One that runs a layer as a single command has computed it by then.
+	SharedLater bool
 	// Experts and Gates are [rows, PerToken], out.
 	Experts []int32
 	Gates   []float32

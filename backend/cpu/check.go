@@ -306,23 +306,11 @@ func checkSelection(l *compute.LayerCall) error {
 
 func checkFeedForward(l *compute.LayerCall) error {
 	c, w, m := l.Config, l.Weights, &l.Config.MoE
-	sparse, inner := c.Sparse[l.Index], c.DenseInner
-	if sparse {
-		inner = m.SharedInner
+	if !c.Sparse[l.Index] {
+		return checkNetwork(l, c.DenseInner)
 	}
-	if inner < 0 || inner > math.MaxInt32/16 || (inner == 0 && !sparse) {
-		return fmt.Errorf("cpu: a feed-forward network of width %d", inner)
-	}
-	if inner > 0 {
-		if err := first(checkBlock("the gate projection", &w.Gate, inner, c.Hidden), checkBlock("the up projection", &w.Up, inner, c.Hidden),
-			checkBlock("the down projection", &w.Down, c.Hidden, inner)); err != nil {
-			return err
-		}
-	} else if w.Gate.Present() {
-		return fmt.Errorf("cpu: there are shared experts, and the configuration has none")
-	}
-	if !sparse {
-		return nil
+	if err := checkShared(l); err != nil {
+		return err
 	}
 	if m.Experts < 1 || m.Experts > mostExperts || m.PerToken < 1 || m.PerToken > m.Experts || m.Groups < 1 || m.Experts%m.Groups != 0 ||
 		m.TopGroups < 1 || m.TopGroups > m.Groups || m.PerToken > m.Experts/m.Groups*m.TopGroups {
@@ -338,6 +326,30 @@ func checkFeedForward(l *compute.LayerCall) error {
 	if err == nil && len(l.Experts) < len(l.Rows)*m.PerToken {
 		err = fmt.Errorf("cpu: room for %d expert ids; %d rows of %d are needed", len(l.Experts), len(l.Rows), m.PerToken)
 	}
-	return first(err, checkFloats("gates", l.Gates, len(l.Rows), m.PerToken), checkFloats("normed", l.Normed, len(l.Rows), c.Hidden),
+	return first(err, checkFloats("gates", l.Gates, len(l.Rows), m.PerToken))
+}
+
+// checkShared is about the shared experts of a sparse layer, which may be none.
+func checkShared(l *compute.LayerCall) error {
+	c := l.Config
+	if c == nil || l.Weights == nil || l.Index < 0 || l.Index >= len(c.Sparse) || !c.Sparse[l.Index] {
+		return fmt.Errorf("cpu: layer %d has no shared experts", l.Index)
+	}
+	return first(checkNetwork(l, c.MoE.SharedInner), checkFloats("normed", l.Normed, len(l.Rows), c.Hidden),
 		checkFloats("shared", l.Shared, len(l.Rows), c.Hidden))
+}
+
+// checkNetwork is about a network of width inner: the dense one, or the shared experts.
+func checkNetwork(l *compute.LayerCall, inner int) error {
+	c, w := l.Config, l.Weights
+	switch {
+	case inner < 0 || inner > math.MaxInt32/16 || (inner == 0 && !c.Sparse[l.Index]):
+		return fmt.Errorf("cpu: a feed-forward network of width %d", inner)
+	case inner > 0:
+		return first(checkBlock("the gate projection", &w.Gate, inner, c.Hidden), checkBlock("the up projection", &w.Up, inner, c.Hidden),
+			checkBlock("the down projection", &w.Down, c.Hidden, inner))
+	case w.Gate.Present():
+		return fmt.Errorf("cpu: there are shared experts, and the configuration has none")
+	}
+	return nil
 }

@@ -256,6 +256,24 @@ func (b *Backend) Layer(l *compute.LayerCall) error {
 	return outcome(C.cpu_layer(b.c, b.call))
 }
 
+// SharedExperts computes what Layer left of a call with SharedLater.
+func (b *Backend) SharedExperts(l *compute.LayerCall) error {
+	if !l.SharedLater {
+		return nil
+	}
+	if err := checkShared(l); err != nil || len(l.Rows) == 0 {
+		return err
+	}
+	if err := b.enter(); err != nil {
+		return err
+	}
+	defer b.leave()
+	w := l.Weights
+	*b.call = C.cpu_layer_call{hidden: C.int32_t(l.Config.Hidden), row_count: C.int32_t(len(l.Rows)),
+		gate: b.weight(&w.Gate), up: b.weight(&w.Up), down: b.weight(&w.Down), normed: floats(b, l.Normed), shared: floats(b, l.Shared)}
+	return outcome(C.cpu_shared_experts(b.c, b.call))
+}
+
 // describe writes the call for the C side.
 func (b *Backend) describe(c *C.cpu_layer_call, l *compute.LayerCall) {
 	config, w := l.Config, l.Weights
@@ -288,7 +306,7 @@ func (b *Backend) describe(c *C.cpu_layer_call, l *compute.LayerCall) {
 		}
 	}
 	if config.Sparse[l.Index] {
-		c.sparse = 1
+		c.sparse, c.shared_later = 1, flag(l.SharedLater)
 		c.experts, c.per_token, c.sigmoid = C.int32_t(m.Experts), C.int32_t(m.PerToken), flag(m.Scoring == container.Sigmoid)
 		c.groups, c.top_groups, c.normalise_gates, c.routed_scale = C.int32_t(m.Groups), C.int32_t(m.TopGroups), flag(m.Normalise), C.float(m.Scale)
 		c.router = b.weight(&w.Router)

@@ -266,13 +266,39 @@ static float *gqa_query(cpu_backend *b, const cpu_layer_call *c, const float *xn
     return g.query;
 }
 
+// What of a layer's network is computed in one go: the router's logits, the dense or shared network, or both.
+enum { network_router = 1, network_dense = 2 };
+
+// result = down(silu(gate normed) * up normed), zeros without a network; logits = router normed
+static int network(cpu_backend *b, const cpu_layer_call *c, int parts, const float *normed, float *result, float *logits) {
+    const int rows = c->row_count;
+    float *gate = grow(b, buffer_gate, c, c->gate.rows), *up = grow(b, buffer_up, c, c->gate.rows);
+    if (!gate || !up) return -1;
+    cpu_panels set = cpu_panels_of(normed, rows, c->hidden);
+    cpu_product list[2];
+    int n = 0;
+    if ((parts & network_dense) && c->gate.rows) {
+        int layout = b->kernels->layout(&c->up);
+        if (cpu_product_add(b, list, &n, &set, &c->gate, gate) != 0 || cpu_panels_prepare(b, &set, &c->up) != 0) return -1;
+        list[0].up = &c->up;
+        list[0].up_panel = set.panel[layout];
+        list[0].up_stride = set.stride[layout];
+        list[0].y_up = up;
+    }
+    if ((parts & network_router) && cpu_product_add(b, list, &n, &set, &c->router, logits) != 0) return -1;
+    cpu_products_run(b, list, n);
+    if (!(parts & network_dense)) return 0;
+    if (c->gate.rows) return cpu_linear(b, &c->down, gate, result, rows);
+    memset(result, 0, (size_t)rows * (size_t)c->hidden * sizeof(float));
+    return 0;
+}
+
 int cpu_layer(cpu_backend *b, const cpu_layer_call *c) {
     const int rows = c->row_count, value_width = c->heads * (c->mla ? c->value_dim : c->head_dim);
     float *xnorm = grow(b, buffer_xnorm, c, c->hidden), *hidden = grow(b, buffer_hidden, c, c->hidden);
     float *context = grow(b, buffer_context, c, value_width);
-    float *gate = grow(b, buffer_gate, c, c->gate.rows), *up = grow(b, buffer_up, c, c->gate.rows);
     float *logits = grow(b, buffer_logits, c, c->sparse ? c->experts : 0);
-    if (!xnorm || !hidden || !context || !gate || !up || !logits) return -1;
+    if (!xnorm || !hidden || !context || !logits) return -1;
 
     cpu_normalise(b, c->input_norm, c->epsilon, c->x, xnorm, rows, c->hidden);
     float *query = c->mla ? mla_query(b, c, xnorm) : gqa_query(b, c, xnorm);
@@ -281,24 +307,8 @@ int cpu_layer(cpu_backend *b, const cpu_layer_call *c) {
 
     float *normed = c->sparse ? c->normed : xnorm, *result = c->sparse ? c->shared : hidden;
     cpu_normalise(b, c->post_norm, c->epsilon, c->x, normed, rows, c->hidden);
-    cpu_panels set = cpu_panels_of(normed, rows, c->hidden);
-    cpu_product list[2];
-    int n = 0;
-    if (c->gate.rows) {
-        int layout = b->kernels->layout(&c->up);
-        if (cpu_product_add(b, list, &n, &set, &c->gate, gate) != 0 || cpu_panels_prepare(b, &set, &c->up) != 0) return -1;
-        list[0].up = &c->up;
-        list[0].up_panel = set.panel[layout];
-        list[0].up_stride = set.stride[layout];
-        list[0].y_up = up;
-    }
-    if (c->sparse && cpu_product_add(b, list, &n, &set, &c->router, logits) != 0) return -1;
-    cpu_products_run(b, list, n);
-    if (c->gate.rows) {
-        if (cpu_linear(b, &c->down, gate, result, rows) != 0) return -1;
-    } else {
-        memset(result, 0, (size_t)rows * (size_t)c->hidden * sizeof(float));
-    }
+    const int parts = (c->sparse ? network_router : 0) | (c->shared_later ? 0 : network_dense);
+    if (network(b, c, parts, normed, result, logits) != 0) return -1;
     if (c->sparse) {
         route_region g = {c, logits};
         cpu_rows_run(b, route_rows, &g, rows, 80 * (int64_t)c->experts);
@@ -307,6 +317,8 @@ int cpu_layer(cpu_backend *b, const cpu_layer_call *c) {
     }
     return 0;
 }
+
+int cpu_shared_experts(cpu_backend *b, const cpu_layer_call *c) { return network(b, c, network_dense, c->normed, c->shared, NULL); }
 
 // ---- routed experts ----
 

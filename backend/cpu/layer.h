@@ -19,6 +19,7 @@ typedef struct {
     int32_t rope_dim, interleaved;
     int32_t index_heads, index_dim, index_topk; // index_heads is 0 in layers without an indexer of their own
     int32_t sparse, experts, per_token, sigmoid, groups, top_groups, normalise_gates;
+    int32_t shared_later; // shared is left to cpu_shared_experts
     float epsilon, latent_epsilon, scale, clip, routed_scale;
 
     const float *input_norm, *post_norm, *query_a_norm, *kv_a_norm, *query_bias, *key_bias, *value_bias, *query_norm, *key_norm;
@@ -37,6 +38,8 @@ typedef struct {
 enum { cpu_most_experts = 4096, cpu_most_index_heads = 256 };
 
 int cpu_layer(cpu_backend *b, const cpu_layer_call *c);
+// The shared experts of a layer that was run with shared_later: the same bits as without.
+int cpu_shared_experts(cpu_backend *b, const cpu_layer_call *c);
 
 typedef struct {
     cpu_weight gate, up, down;

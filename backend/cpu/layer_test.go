@@ -455,3 +455,67 @@ func TestScratchStaysWithinItsBound(t *testing.T) {
 		}
 	}
 }
+
+// Shared experts that were left for later are the same bits, and the rest of the layer does not wait for them.
+func TestSharedExpertsLaterAreTheSame(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, variant := range variants(t) {
+		b := open(t, 3, variant)
+		for _, tc := range layerConfigs() {
+			t.Run(variant+"/"+tc.name, func(t *testing.T) {
+				r := newRandom(t)
+				c := &tc.config
+				w := newWeights(r, c, tc.dense, c.Sparse[0])
+				for _, count := range []int{1, 5} {
+					var rows []compute.Row
+					for i := range count {
+						rows = append(rows, compute.Row{Position: i})
+					}
+					x := normals(r, count*c.Hidden, 1)
+					run := func(later bool) *compute.LayerCall {
+						call := newCall(c, w, rows, []compute.Cache{newCache(c, count)}, x)
+						call.SharedLater = later
+						if call.Selection != nil { // of a layer that shares another's: all positions
+							for i := range call.Selection.Counts {
+								call.Selection.Counts[i] = -1
+							}
+						}
+						for i := range call.Shared {
+							call.Shared[i] = nan
+						}
+						if err := b.Layer(call); err != nil {
+							t.Fatal(err)
+						}
+						return call
+					}
+					want, got := run(false), run(true)
+					if c.Sparse[0] {
+						if !math.IsNaN(float64(got.Shared[0])) || math.IsNaN(float64(want.Shared[0])) {
+							t.Fatal("the shared experts are computed with the layer, or not at all")
+						}
+						if err := b.SharedExperts(got); err != nil {
+							t.Fatal(err)
+						}
+					}
+					for name, pair := range map[string][2][]float32{"x": {want.X, got.X}, "shared": {want.Shared, got.Shared}, "gates": {want.Gates, got.Gates}} {
+						if c.Sparse[0] && !slices.Equal(pair[0], pair[1]) {
+							t.Errorf("%d rows: %s differs", count, name)
+						}
+					}
+					if !slices.Equal(want.X, got.X) || c.Sparse[0] && !slices.Equal(want.Experts, got.Experts) {
+						t.Errorf("%d rows: another layer", count)
+					}
+				}
+			})
+		}
+	}
+	b := open(t, 1, "")
+	for name, call := range map[string]*compute.LayerCall{"nothing": {SharedLater: true}, "a dense layer": {SharedLater: true, Config: &container.Config{Sparse: []bool{false}}, Weights: &compute.LayerWeights{}}} {
+		if err := b.SharedExperts(call); err == nil {
+			t.Errorf("shared experts of %s were computed", name)
+		}
+	}
+	if err := b.SharedExperts(&compute.LayerCall{}); err != nil {
+		t.Errorf("nothing was left for later: %v", err)
+	}
+}

@@ -98,6 +98,7 @@ func (m *Model) layer(ctx context.Context, index int, batch []segment, route Rou
 	}
 	if c.Sparse[index] {
 		m.call.Experts, m.call.Gates = s.chosen[:rows*k], s.gates[:rows*k]
+		m.call.SharedLater = m.streams
 	}
 	if err := m.backend.Layer(&m.call); err != nil {
 		return fmt.Errorf("layer %d: %w", index, err)
@@ -156,8 +157,8 @@ func firstNotFinite(x []float32) int {
 	return slices.IndexFunc(x, func(v float32) bool { return v*0 != 0 })
 }
 
-// routedExperts computes the experts the router chose in m.call and adds them to the residual stream. Experts in memory
-// compute while the others are read; the order of arrival does not matter, because every result has its own row of
+// routedExperts computes the experts the router chose in m.call and adds them to the residual stream. Shared experts and those in
+// memory compute while the others are read; the order of arrival does not matter, because every result has its own row of
 // output and Combine sums them in ascending order.
 func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 	s, c := &m.scratch, m.config
@@ -177,6 +178,9 @@ func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 	if err != nil {
 		return fmt.Errorf("experts of layer %d: %w", layer, err)
 	}
+	if err := m.sharedExperts(); err != nil {
+		return fmt.Errorf("shared experts of layer %d: %w", layer, err)
+	}
 	began := time.Now()
 	m.combine = compute.CombineCall{
 		Rows: rows, PerToken: k, Hidden: d,
@@ -188,6 +192,18 @@ func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 		return fmt.Errorf("layer %d: %w", layer, err)
 	}
 	return nil
+}
+
+// sharedExperts computes the shared experts of m.call, once, if they were left for the time in which reads are under way.
+func (m *Model) sharedExperts() error {
+	if !m.call.SharedLater {
+		return nil
+	}
+	began := time.Now()
+	err := m.backend.SharedExperts(&m.call)
+	m.call.SharedLater = false
+	m.times.attention += time.Since(began)
+	return err
 }
 
 // fewRows is the longest batch that belongs to decoding: a token and its drafts. Longer ones are parts of a prompt, and
@@ -205,7 +221,7 @@ func (m *Model) heldExperts(ctx context.Context, layer int, ids []int32, rows in
 		err = errors.Join(err, m.waitForExperts())
 		leases.Release()
 	}()
-	if err := m.guessNext(layer, rows); err != nil {
+	if err := errors.Join(m.sharedExperts(), m.guessNext(layer, rows)); err != nil {
 		return err
 	}
 	landed := leases.Ready()
@@ -247,7 +263,8 @@ func (m *Model) sweptExperts(ctx context.Context, layer int, ids []int32, rows i
 			break
 		}
 		delivered += len(landed)
-		if err := errors.Join(m.beginExperts(landed, rows), m.waitForExperts()); err != nil {
+		// Reads were begun by the first Next.
+		if err := errors.Join(m.sharedExperts(), m.beginExperts(landed, rows), m.waitForExperts()); err != nil {
 			return err
 		}
 	}

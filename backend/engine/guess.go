@@ -26,7 +26,6 @@ const (
 // routed experts, and the next layer's attention, added nothing. The state changes little from layer to layer, so that most of the likeliest
 // are right. It belongs to whoever has the model's turn.
 type guesser struct {
-	on     bool // some experts may be on the disk
 	trial  guessTrial
 	next   []int // by layer: the next sparse layer, 0 after the last
 	scores []float32
@@ -49,7 +48,7 @@ func newGuesser(c *container.Config, mode GuessMode) guesser {
 // guessNext names experts of the layer that follows to the store, while those of this layer are on their way.
 func (m *Model) guessNext(layer, rows int) error {
 	g := &m.guesser
-	if !g.on || rows > fewRows || layer >= len(g.next) || g.next[layer] == 0 || !g.trial.guesses() {
+	if !m.streams || rows > fewRows || layer >= len(g.next) || g.next[layer] == 0 || !g.trial.guesses() {
 		return nil
 	}
 	next := g.next[layer]

@@ -12,6 +12,7 @@ import (
 type testBackend struct {
 	compute.Backend
 	layer  func(*compute.LayerCall) error // before a layer
+	shared func()                         // before shared experts that were left for later
 	script []int32                        // the tokens whose logits are made the greatest, one for each row of the head
 }
 
@@ -22,6 +23,13 @@ func (b *testBackend) Layer(call *compute.LayerCall) error {
 		}
 	}
 	return b.Backend.Layer(call)
+}
+
+func (b *testBackend) SharedExperts(call *compute.LayerCall) error {
+	if b.shared != nil {
+		b.shared()
+	}
+	return b.Backend.SharedExperts(call)
 }
 
 func (b *testBackend) Head(call *compute.HeadCall) error {

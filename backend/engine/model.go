@@ -54,6 +54,7 @@ type Model struct {
 	weights   weights
 	experts   Experts
 	store     *residency.Store // behind experts; nil in a model without sparse layers
+	streams   bool             // some experts may be on the disk
 	memory    []*mapping
 	identity  string
 	history   *residency.Usage // nil: not kept

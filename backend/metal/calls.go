@@ -8,6 +8,7 @@ package metal
 import "C"
 
 import (
+	"errors"
 	"unsafe"
 
 	"colibri/backend/compute"
@@ -184,8 +185,11 @@ func (b *Backend) MoEBegin(m *compute.MoECall) (compute.Pending, error) {
 
 // Layer runs a layer up to its expert ids.
 func (b *Backend) Layer(l *compute.LayerCall) error {
-	return b.runLayer(l, true, func(f compute.Backend) error { return f.Layer(l) })
+	return b.runLayer(l, true, func(f compute.Backend) error { return errors.Join(f.Layer(l), f.SharedExperts(l)) })
 }
+
+// SharedExperts has nothing to do: they are part of the layer's command buffer.
+func (b *Backend) SharedExperts(*compute.LayerCall) error { return nil }
 
 func (b *Backend) runLayer(l *compute.LayerCall, network bool, repeat func(compute.Backend) error) error {
 	if err := checkLayer(l); err != nil || len(l.Rows) == 0 {
