@@ -7,9 +7,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +51,7 @@ type streamPoint struct {
 	ReadBytes          float64 `json:"read_bytes"` // guesses included
 	GuessedReads       uint64  `json:"guessed_reads"`
 	GuessedUsed        uint64  `json:"guessed_used"`
-	DiskBytesPerSecond float64 `json:"disk_bytes_per_second"` // direct reads of records, before and after the run
+	DiskBytesPerSecond float64 `json:"disk_bytes_per_second"` // direct reads of records, before and after each turn
 	ReadMillis         float64 `json:"read_ms"`               // missed bytes at that rate
 	RatioToSum         float64 `json:"ratio_to_sum"`          // wall / (compute + read)
 	RatioToLarger      float64 `json:"ratio_to_larger"`       // wall / max(compute, read)
@@ -125,7 +127,9 @@ func streamCommand(ctx context.Context, args []string, out, notes io.Writer) err
 	return errors.Join(err, report.check())
 }
 
-func (f *streamFlags) measure(ctx context.Context, notes io.Writer) (*streamReport, error) {
+// measure generates the same text under every limit, a few tokens at a time in turn, with the disk measured before and after each turn: speeds of
+// disks and machines drift by more within a minute than what is to be seen.
+func (f *streamFlags) measure(ctx context.Context, notes io.Writer) (r *streamReport, err error) {
 	dir, err := f.path(ctx)
 	if err != nil {
 		return nil, err
@@ -134,27 +138,74 @@ func (f *streamFlags) measure(ctx context.Context, notes io.Writer) (*streamRepo
 	if err := f.records(); err != nil {
 		return nil, err
 	}
-	r := &streamReport{Machine: fmt.Sprintf("%s/%s, %d threads", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()), Model: dir,
+	r = &streamReport{Machine: fmt.Sprintf("%s/%s, %d threads", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()), Model: dir,
 		RecordBytes: f.recordBytes, ExpertCount: f.description.SparseLayers * f.description.Experts, Tokens: f.tokens}
 	fmt.Fprintln(notes, "everything resident …")
-	if err := f.resident(ctx, r); err != nil {
+	resident, err := f.open(ctx, 0)
+	if err != nil {
 		return nil, err
 	}
-	for _, limit := range f.limitBytes {
-		fmt.Fprintf(notes, "%s …\n", formatBytes(limit))
-		p, err := f.point(ctx, limit, r.ComputeMillis)
+	defer func() { err = errors.Join(err, resident.close()) }() // closed already, but after an error
+	// One pass brings the experts of the text into memory.
+	for _, err := range f.blocks(ctx, resident) {
 		if err != nil {
 			return nil, err
 		}
-		r.Points = append(r.Points, p)
+	}
+	if len(f.limitBytes) == 0 {
+		f.defaultLimits(resident.model.Config(), resident.model.Stats())
+	}
+	slices.Sort(f.limitBytes)
+	groups, err := f.groups(resident, notes)
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range groups {
+		if err := f.takeTurns(ctx, group, notes); err != nil {
+			return nil, err
+		}
+	}
+	r.Backend, r.TokenHash = resident.backend, resident.hash
+	r.ComputeMillis, r.ComputeFrom = f.millis(resident.sum.wall), "everything resident"
+	if resident.sum.misses > 0 {
+		r.ComputeMillis, r.ComputeFrom = f.millis(resident.sum.wall-resident.sum.wait), "time not spent waiting for the disk"
 	}
 	r.NonDecreasing = true
 	best := 0.0
-	for _, p := range r.Points {
-		r.NonDecreasing = r.NonDecreasing && p.TokensPerSecond >= best*(1-noise)
-		best = max(best, p.TokensPerSecond)
+	for _, group := range groups {
+		for _, run := range group {
+			if run == resident {
+				continue
+			}
+			p := f.point(run, r.ComputeMillis)
+			r.Points = append(r.Points, p)
+			r.NonDecreasing = r.NonDecreasing && p.TokensPerSecond >= best*(1-noise)
+			best = max(best, p.TokensPerSecond)
+		}
 	}
 	return r, nil
+}
+
+// groups are the runs that are measured in turn: all together where memory holds them at the same time, otherwise each by itself.
+func (f *streamFlags) groups(resident *streamRun, notes io.Writer) ([][]*streamRun, error) {
+	all, sum := []*streamRun{resident}, resident.model.Stats().UsedBytes
+	for _, limit := range f.limitBytes {
+		all = append(all, &streamRun{limit: limit})
+		sum += limit
+	}
+	state, err := residency.ReadMemory()
+	if err != nil {
+		return nil, err
+	}
+	if sum <= residency.Budget(residency.Machine{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes}) {
+		return [][]*streamRun{all}, nil
+	}
+	fmt.Fprintf(notes, "one limit after the other: together they would take %s\n", formatBytes(sum))
+	var groups [][]*streamRun
+	for _, run := range all {
+		groups = append(groups, []*streamRun{run})
+	}
+	return groups, nil
 }
 
 // records finds the size of the experts' records, which have to be equal for the bytes that are read to be checked.
@@ -192,83 +243,178 @@ func (f *streamFlags) records() error {
 	return nil
 }
 
-// load opens the model under a limit. Drafts are off: a draft's experts are no token's.
-func (f *streamFlags) load(ctx context.Context, limit int64) (*engine.Model, error) {
-	return engine.Load(ctx, f.dir, engine.Options{Backend: f.backend, MemoryBytes: limit, Drafts: engine.DraftsOff, Guesses: f.mode, Readers: f.readers})
+// streamRun is one model that generates the benchmark's text.
+type streamRun struct {
+	limit   int64 // 0: as much as the machine has
+	model   *engine.Model
+	backend string
+	sum     streamBlock // of its turns
+	disk    []float64   // bytes a second, before and after each turn
+	hash    string
+	slotted int64              // bytes of slots in use at the end
+	end     telemetry.Snapshot // after closing: no read is under way any more
 }
 
-// pass generates the benchmark's tokens in a new conversation, and measures those after the first warm ones.
-type pass struct {
-	hash          string
-	wall          time.Duration
-	before, after telemetry.Snapshot
-}
-
-func (f *streamFlags) pass(ctx context.Context, model *engine.Model) (p pass, err error) {
-	session, err := model.NewSession()
+// open loads the model under a limit. Drafts are off: a draft's experts are no token's.
+func (f *streamFlags) open(ctx context.Context, limit int64) (*streamRun, error) {
+	model, err := engine.Load(ctx, f.dir, engine.Options{Backend: f.backend, MemoryBytes: limit, Drafts: engine.DraftsOff, Guesses: f.mode, Readers: f.readers})
 	if err != nil {
-		return p, err
+		return nil, err
+	}
+	return &streamRun{limit: limit, model: model, backend: model.Backend()}, nil
+}
+
+// close may be called again.
+func (r *streamRun) close() error {
+	if r.model == nil {
+		return nil
+	}
+	r.slotted = r.model.Stats().SlotBytes
+	err := r.model.Close()
+	r.end = r.model.Stats()
+	r.model = nil
+	return err
+}
+
+// streamBlock is what some tokens took.
+type streamBlock struct {
+	wall, wait                                      time.Duration
+	misses, joined, readBytes, guessed, guessedUsed uint64
+}
+
+// blockTokens is the length of a turn.
+const blockTokens = 8
+
+func blockOf(wall time.Duration, after, before *telemetry.Snapshot) streamBlock {
+	return streamBlock{wall: wall, wait: after.Wait - before.Wait, misses: after.Misses - before.Misses, joined: after.Joined - before.Joined,
+		readBytes: after.ReadBytes - before.ReadBytes, guessed: after.GuessedReads - before.GuessedReads, guessedUsed: after.GuessedUsed - before.GuessedUsed}
+}
+
+func (b *streamBlock) add(o *streamBlock) {
+	b.wall, b.wait = b.wall+o.wall, b.wait+o.wait
+	b.misses, b.joined, b.readBytes = b.misses+o.misses, b.joined+o.joined, b.readBytes+o.readBytes
+	b.guessed, b.guessedUsed = b.guessed+o.guessed, b.guessedUsed+o.guessedUsed
+}
+
+// blocks generates the benchmark's tokens in a new conversation, a turn at a time: first, as a block of nothing, those that only warm up. Whoever
+// ranges over it may let any time pass between two of them.
+func (f *streamFlags) blocks(ctx context.Context, run *streamRun) iter.Seq2[streamBlock, error] {
+	return func(yield func(streamBlock, error) bool) {
+		stopped := errors.New("nobody wants more blocks")
+		err := f.generate(ctx, run, func(b streamBlock) error {
+			if !yield(b, nil) {
+				return stopped
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, stopped) {
+			yield(streamBlock{}, err)
+		}
+	}
+}
+
+func (f *streamFlags) generate(ctx context.Context, run *streamRun, turn func(streamBlock) error) (err error) {
+	session, err := run.model.NewSession()
+	if err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
 	random := rand.New(rand.NewPCG(1, 2))
 	prompt := make([]int32, f.prompt)
 	for i := range prompt {
-		prompt[i] = random.Int32N(int32(model.Config().Vocabulary))
+		prompt[i] = random.Int32N(int32(run.model.Config().Vocabulary))
 	}
+	var before telemetry.Snapshot
 	var began time.Time
 	count := 0
 	result, err := session.Generate(ctx, engine.Request{Prompt: prompt, MaxTokens: f.warm + f.tokens, Sampling: engine.Greedy()}, func(piece engine.Piece) error {
 		if piece.ID < 0 {
 			return nil
 		}
-		switch count++; count {
-		case f.warm:
-			p.before, began = model.Stats(), time.Now()
-		case f.warm + f.tokens:
-			p.wall, p.after = time.Since(began), model.Stats()
+		measured := count + 1 - f.warm
+		if count++; measured < 0 || measured%blockTokens != 0 && measured != f.tokens {
+			return nil
 		}
+		var b streamBlock
+		if measured > 0 {
+			wall, after := time.Since(began), run.model.Stats()
+			b = blockOf(wall, &after, &before)
+		}
+		if err := turn(b); err != nil {
+			return err
+		}
+		before, began = run.model.Stats(), time.Now()
 		return nil
 	})
 	switch {
 	case err != nil:
-		return p, err
+		return err
 	case result.FinishReason == engine.FinishCancelled:
-		return p, context.Cause(ctx)
+		return context.Cause(ctx)
 	case len(result.IDs) != f.warm+f.tokens:
-		return p, fmt.Errorf("%d tokens were asked for and %d came (%s)", f.warm+f.tokens, len(result.IDs), result.FinishReason)
+		return fmt.Errorf("%d tokens were asked for and %d came (%s)", f.warm+f.tokens, len(result.IDs), result.FinishReason)
 	}
 	var tokens tokenHash
 	err = tokens.round(result.IDs)
-	p.hash = tokens.hex
-	return p, err
+	run.hash = tokens.hex
+	return err
 }
 
-func (f *streamFlags) millis(d time.Duration) float64 { return float64(d) / 1e6 / float64(f.tokens) }
-
-// resident measures a token with nothing to read: the second of two equal passes with as much memory as the machine has. Where that does not hold the
-// experts, the time that is not spent waiting stands in.
-func (f *streamFlags) resident(ctx context.Context, r *streamReport) (err error) {
-	model, err := f.load(ctx, 0)
-	if err != nil {
-		return err
+// takeTurns generates the text with every run of a group, in turn, and closes them.
+func (f *streamFlags) takeTurns(ctx context.Context, group []*streamRun, notes io.Writer) (err error) {
+	defer func() {
+		for _, run := range group {
+			err = errors.Join(err, run.close())
+		}
+	}()
+	type turns struct {
+		*streamRun
+		next func() (streamBlock, error, bool)
 	}
-	defer func() { err = errors.Join(err, model.Close()) }()
-	var p pass
-	for range 2 {
-		if p, err = f.pass(ctx, model); err != nil {
+	var left []turns
+	for _, run := range group {
+		if run.model == nil {
+			fmt.Fprintf(notes, "%s …\n", formatBytes(run.limit))
+			opened, err := f.open(ctx, run.limit)
+			if err != nil {
+				return err
+			}
+			*run = *opened
+		}
+		next, stop := iter.Pull2(f.blocks(ctx, run))
+		defer stop()
+		left = append(left, turns{run, next})
+		if _, err, _ := next(); err != nil { // warm now
 			return err
 		}
 	}
-	r.Backend, r.TokenHash = model.Backend(), p.hash
-	r.ComputeMillis, r.ComputeFrom = f.millis(p.wall), "everything resident"
-	if p.after.Misses != p.before.Misses {
-		r.ComputeMillis, r.ComputeFrom = f.millis(p.wall-(p.after.Wait-p.before.Wait)), "time not spent waiting for the disk"
+	rate, err := f.disk(ctx)
+	for err == nil && len(left) > 0 {
+		left = slices.DeleteFunc(left, func(t turns) bool {
+			if err != nil {
+				return true
+			}
+			block, failed, more := t.next()
+			if err = failed; err != nil || !more {
+				return true
+			}
+			t.sum.add(&block)
+			before := rate
+			if rate, err = f.disk(ctx); err == nil {
+				t.disk = append(t.disk, before, rate)
+			}
+			return false
+		})
 	}
-	if len(f.limitBytes) == 0 {
-		f.defaultLimits(model.Config(), p.after)
-	}
-	return nil
+	return err
 }
+
+// disk measures direct reads of records for a moment.
+func (f *streamFlags) disk(ctx context.Context) (bytesPerSecond float64, err error) {
+	return residency.MeasureDisk(ctx, f.dir, residency.Probe{PieceBytes: f.recordBytes, TotalBytes: math.MaxInt64, Readers: 8, Time: 300 * time.Millisecond})
+}
+
+func (f *streamFlags) millis(d time.Duration) float64 { return float64(d) / 1e6 / float64(f.tokens) }
 
 // defaultLimits leave room for shares of the experts beside what the model takes with everything resident.
 func (f *streamFlags) defaultLimits(c *container.Config, s telemetry.Snapshot) {
@@ -281,41 +427,26 @@ func (f *streamFlags) defaultLimits(c *container.Config, s telemetry.Snapshot) {
 	}
 }
 
-func (f *streamFlags) point(ctx context.Context, limit int64, computeMillis float64) (point streamPoint, err error) {
-	probe := residency.Probe{PieceBytes: f.recordBytes, TotalBytes: math.MaxInt64, Readers: 8, Time: 1500 * time.Millisecond}
-	before, err := residency.MeasureDisk(ctx, f.dir, probe)
-	if err != nil {
-		return point, err
+// point is what a run measured.
+func (f *streamFlags) point(run *streamRun, computeMillis float64) streamPoint {
+	sum, end, n := &run.sum, &run.end, float64(f.tokens)
+	var disk float64
+	for _, rate := range run.disk {
+		disk += rate / float64(len(run.disk))
 	}
-	model, err := f.load(ctx, limit)
-	if err != nil {
-		return point, err
-	}
-	p, err := f.pass(ctx, model)
-	if err = errors.Join(err, model.Close()); err != nil {
-		return point, err
-	}
-	// Closed: no read is under way any more.
-	all := model.Stats()
-	after, err := residency.MeasureDisk(ctx, f.dir, probe)
-	if err != nil {
-		return point, err
-	}
-	a, b, n := &p.after, &p.before, float64(f.tokens)
 	// One conversation: what joined a read under way joined a guess.
-	guessed, used := a.GuessedReads-b.GuessedReads, a.GuessedUsed-b.GuessedUsed
-	missed := float64(a.Misses-b.Misses-(a.Joined-b.Joined)) + float64(used)
-	point = streamPoint{
-		LimitBytes: limit, Slots: int(a.SlotBytes / f.slotBytes), TokenHash: p.hash, PeakBytes: a.PeakBytes,
-		WallMillis: f.millis(p.wall), WaitMillis: f.millis(a.Wait - b.Wait), TokensPerSecond: n / p.wall.Seconds(),
-		Misses: float64(a.Misses-b.Misses) / n, MissedBytes: missed * float64(f.recordBytes) / n, ReadBytes: float64(a.ReadBytes-b.ReadBytes) / n,
-		GuessedReads: guessed, GuessedUsed: used, DiskBytesPerSecond: (before + after) / 2, Readers: f.readers,
-		ExactBytes: all.ReadBytes == all.Reads*uint64(f.recordBytes) && all.Reads == all.Misses-all.Joined+all.GuessedReads,
+	missed := float64(sum.misses-sum.joined) + float64(sum.guessedUsed)
+	p := streamPoint{
+		LimitBytes: run.limit, Slots: int(run.slotted / f.slotBytes), TokenHash: run.hash, PeakBytes: end.PeakBytes,
+		WallMillis: f.millis(sum.wall), WaitMillis: f.millis(sum.wait), TokensPerSecond: n / sum.wall.Seconds(),
+		Misses: float64(sum.misses) / n, MissedBytes: missed * float64(f.recordBytes) / n, ReadBytes: float64(sum.readBytes) / n,
+		GuessedReads: sum.guessed, GuessedUsed: sum.guessedUsed, DiskBytesPerSecond: disk, Readers: f.readers,
+		ExactBytes: end.ReadBytes == end.Reads*uint64(f.recordBytes) && end.Reads == end.Misses-end.Joined+end.GuessedReads,
 	}
-	point.ReadMillis = point.MissedBytes / point.DiskBytesPerSecond * 1e3
-	point.RatioToSum = point.WallMillis / (computeMillis + point.ReadMillis)
-	point.RatioToLarger = point.WallMillis / max(computeMillis, point.ReadMillis)
-	return point, nil
+	p.ReadMillis = p.MissedBytes / p.DiskBytesPerSecond * 1e3
+	p.RatioToSum = p.WallMillis / (computeMillis + p.ReadMillis)
+	p.RatioToLarger = p.WallMillis / max(computeMillis, p.ReadMillis)
+	return p
 }
 
 // check says what must never be: other words at another limit, bytes read that nobody asked for.
