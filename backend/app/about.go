@@ -36,8 +36,8 @@ func (a *App) DataDir() string { return a.opts.DataDir }
 func (a *App) ContainerPath(id string) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.containerLocked(id)
-	if c == nil || c.Path == "" {
+	c, ok := a.containerLocked(id)
+	if !ok || c.Path == "" {
 		return "", errors.New("this model has no folder yet; load it once")
 	}
 	return c.Path, nil

@@ -157,7 +157,7 @@ func (a *App) State() (State, error) {
 		a.shown = true
 		if a.model.Phase == ModelNone {
 			if err := a.loadLocked(a.preferredLocked()); err != nil {
-				a.notify(Notice{Level: "warning", Text: err.Error()})
+				a.notify(Notice{Level: "warning", Text: Loading.say(err)})
 			}
 		}
 	}

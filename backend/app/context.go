@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"strings"
 
 	"colibri/backend/chat"
@@ -60,7 +59,7 @@ func (a *App) MeasureContext(conversation, parent, text string) (ContextUse, err
 	}
 	n, err := model.CountTokens(prompt)
 	if err != nil {
-		return ContextUse{}, errors.New(reading.say(err))
+		return ContextUse{}, Reading.Refuse(err)
 	}
 	use.Tokens = n
 	if prefillRate > 0 {

@@ -45,12 +45,12 @@ func (a *App) Middleware(next http.Handler) http.Handler {
 
 func writeData[T any](w http.ResponseWriter, v T, err error) {
 	if err != nil {
-		http.Error(w, reading.say(err), http.StatusInternalServerError)
+		http.Error(w, Reading.say(err), http.StatusInternalServerError)
 		return
 	}
 	raw, err := json.Marshal(Finite(v))
 	if err != nil {
-		http.Error(w, reading.say(err), http.StatusInternalServerError)
+		http.Error(w, Reading.say(err), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

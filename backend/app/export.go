@@ -43,9 +43,9 @@ func (a *App) Export(id, format string) (name string, content []byte, err error)
 	return "", nil, fmt.Errorf("%q is not a form to export; use markdown or json", format)
 }
 
-// WriteExport writes an exported conversation where the user wants it.
+// WriteExport writes an exported conversation where the user wants it. Where that fails, a file that was there before stays.
 func WriteExport(path string, content []byte) error {
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	if err := replaceFile(path, content, 0o644); err != nil {
 		return fmt.Errorf("the chat could not be written to %s: %w", path, err)
 	}
 	return nil

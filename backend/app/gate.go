@@ -53,6 +53,9 @@ func (g *gate) open() string {
 	return id
 }
 
+// errClosing is what every call meets while the program ends.
+var errClosing = errors.New("Colibri is closing")
+
 var errStale = errors.New("this page is out of date; it is being refreshed")
 
 // enter waits for the command's turn and returns the function that ends it.
@@ -85,7 +88,7 @@ func (g *gate) enter(ctx context.Context, c Command) (leave func(), err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("the program is closing")
+			return nil, errClosing
 		case <-changed:
 			patience = nil // something moved: the missing one may be next
 		case <-patience:

@@ -60,7 +60,7 @@ func (a *App) Generate(r GenerateRequest) (Generated, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ctx.Err() != nil {
-		return Generated{}, errors.New("the program is closing")
+		return Generated{}, errClosing
 	}
 	if a.generations[r.Conversation] != nil {
 		return Generated{}, errors.New("this conversation is still being answered; stop the answer first")
@@ -342,7 +342,7 @@ func (a *App) finish(g *generation, r Request, answered Answered, dropped int, m
 	case err == nil || errors.Is(err, context.Canceled):
 		m.State = MessageStopped
 	default:
-		m.State, m.Error = MessageFailed, answering.say(err)
+		m.State, m.Error = MessageFailed, Answering.say(err)
 		a.log.Error("an answer failed", "error", err)
 	}
 	if answered.PromptTokens > 0 {
@@ -362,7 +362,7 @@ func (a *App) finish(g *generation, r Request, answered Answered, dropped int, m
 	}
 	if err := a.opts.Store.PutMessage(Finite(m)); err != nil {
 		a.log.Error("an answer was not kept", "message", m.ID, "error", err)
-		a.notify(Notice{Level: "error", Text: fmt.Sprintf("The answer is on the screen but could not be written to disk: %v. Copy it, then free some space.", err)})
+		a.notify(Notice{Level: "error", Text: KeepingAnswer.say(fmt.Errorf("the answer could not be written to disk: %w", err))})
 	}
 	delete(a.generations, m.Conversation)
 	g.status.Phase = "done"

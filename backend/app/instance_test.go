@@ -156,7 +156,7 @@ func TestPathsOpenedBeforeThePageWait(t *testing.T) {
 	for path, want := range map[string]string{
 		"/not/there.colibri": "There is nothing at", "relative.colibri": "not the full path", "https://example.com/x": "not the full path",
 	} {
-		if o := offers[path]; o.Container != nil || !strings.Contains(o.Error, want) || !strings.Contains(o.Error, opening.kept) {
+		if o := offers[path]; o.Container != nil || !strings.Contains(o.Error, want) || !strings.Contains(o.Error, Opening.kept) {
 			t.Errorf("%s: %+v", path, o)
 		}
 	}

@@ -445,7 +445,7 @@ func (m *memory) check(t *testing.T, when, dir string) {
 		m.messages[id] = got.Text
 	}
 	for _, id := range m.containers {
-		if a.containerLocked(id) == nil {
+		if _, ok := a.containerLocked(id); !ok {
 			t.Errorf("%s: model %s is not in the list any more", when, id)
 		}
 	}

@@ -45,22 +45,32 @@ func (a *App) Library() []Container {
 	return a.containersView()
 }
 
-func (a *App) saveLibraryLocked() error {
-	kept := slices.DeleteFunc(slices.Clone(a.containers), func(c Container) bool { return c.Bundled })
+// changeLibraryLocked changes a copy of the list, writes it and takes it up; a failed write leaves the list as it was.
+func (a *App) changeLibraryLocked(change func(containers []Container) []Container) error {
+	containers := change(slices.Clone(a.containers))
+	kept := slices.DeleteFunc(slices.Clone(containers), func(c Container) bool { return c.Bundled })
 	if err := writeJSON(a.containersPath(), kept); err != nil {
 		return fmt.Errorf("the list of models could not be kept: %w", err)
 	}
+	a.containers = containers
 	a.events.post("library", "library", nil)
 	return nil
 }
 
-func (a *App) containerLocked(id string) *Container {
-	for i := range a.containers {
-		if a.containers[i].ID == id {
-			return &a.containers[i]
-		}
+func (a *App) containerLocked(id string) (Container, bool) {
+	i := slices.IndexFunc(a.containers, func(c Container) bool { return c.ID == id })
+	if i < 0 {
+		return Container{}, false
 	}
-	return nil
+	return a.containers[i], true
+}
+
+// replaceContainerLocked puts c in the place of the container with its id.
+func (a *App) replaceContainerLocked(c Container) error {
+	return a.changeLibraryLocked(func(containers []Container) []Container {
+		containers[slices.IndexFunc(containers, func(old Container) bool { return old.ID == c.ID })] = c
+		return containers
+	})
 }
 
 // OpenPaths is where every way of opening a container ends: drop on the window, Dock, Finder, command line, second instance, dialog.
@@ -99,7 +109,7 @@ func (a *App) offerFor(path string) Offer {
 			return offer
 		}
 	}
-	offer.Error = opening.say(err)
+	offer.Error = Opening.say(err)
 	return offer
 }
 
@@ -170,17 +180,19 @@ func (a *App) AcceptOffer(id string) (string, error) {
 		return "", errors.New("this offer is gone; drop the model again")
 	}
 	c := *a.offers[i].Container
-	a.offers = slices.Delete(a.offers, i, i+1)
-	for j := range a.containers {
-		if samePath(a.containers[j].Path, c.Path) {
-			c.ID, c.Added, c.LastUsed = a.containers[j].ID, a.containers[j].Added, a.containers[j].LastUsed
-			a.containers[j] = c
-			return c.ID, a.saveLibraryLocked()
-		}
+	var err error
+	if j := slices.IndexFunc(a.containers, func(old Container) bool { return samePath(old.Path, c.Path) }); j >= 0 {
+		c.ID, c.Added, c.LastUsed = a.containers[j].ID, a.containers[j].Added, a.containers[j].LastUsed
+		err = a.replaceContainerLocked(c)
+	} else {
+		c.ID, c.Added = uuid.NewString(), time.Now().UnixMilli()
+		err = a.changeLibraryLocked(func(containers []Container) []Container { return append(containers, c) })
 	}
-	c.ID, c.Added = uuid.NewString(), time.Now().UnixMilli()
-	a.containers = append(a.containers, c)
-	return c.ID, a.saveLibraryLocked()
+	if err != nil {
+		return "", err
+	}
+	a.offers = slices.Delete(a.offers, i, i+1)
+	return c.ID, nil
 }
 
 // DismissOffer forgets an offer.
@@ -200,20 +212,21 @@ func (a *App) RemoveContainer(id string) error {
 	if a.model.ID == id && (a.model.Phase == ModelReady || a.model.Phase == ModelLoading) {
 		return errors.New("this model is loaded; choose another one before removing it from the list")
 	}
-	a.containers = slices.DeleteFunc(a.containers, func(c Container) bool { return c.ID == id })
-	return a.saveLibraryLocked()
+	return a.changeLibraryLocked(func(containers []Container) []Container {
+		return slices.DeleteFunc(containers, func(c Container) bool { return c.ID == id })
+	})
 }
 
 // Relocate points a container whose files were moved to where they are now. The new place must hold the same kind of model.
 func (a *App) Relocate(id, path string) error {
 	offer := a.offerFor(path)
 	if offer.Error != "" {
-		return errors.New(offer.Error)
+		return sentence(offer.Error)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.containerLocked(id)
-	if c == nil || c.Bundled {
+	c, ok := a.containerLocked(id)
+	if !ok || c.Bundled {
 		return errors.New("this model is not in the list any more")
 	}
 	if c.Family != "" && (c.Family != offer.Container.Family || c.Bytes != offer.Container.Bytes) {
@@ -222,8 +235,7 @@ func (a *App) Relocate(id, path string) error {
 	}
 	moved := *offer.Container
 	moved.ID, moved.Name, moved.Added, moved.LastUsed = c.ID, c.Name, c.Added, c.LastUsed
-	*c = moved
-	return a.saveLibraryLocked()
+	return a.replaceContainerLocked(moved)
 }
 
 func samePath(a, b string) bool {

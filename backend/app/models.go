@@ -37,10 +37,10 @@ func (a *App) LoadModel(id string) error {
 
 func (a *App) loadLocked(id string) error {
 	if a.ctx.Err() != nil {
-		return errors.New("the program is closing")
+		return errClosing
 	}
-	c := a.containerLocked(id)
-	if c == nil {
+	c, ok := a.containerLocked(id)
+	if !ok {
 		return errors.New("this model is not in the list any more; add it again with Open")
 	}
 	if a.model.ID == id && (a.model.Phase == ModelReady || a.model.Phase == ModelLoading) {
@@ -56,7 +56,7 @@ func (a *App) loadLocked(id string) error {
 	a.setModelLocked(ModelStatus{Phase: ModelLoading, ID: id, Name: c.Name, Stage: "Getting ready"})
 	a.poke()
 	a.work.Add(1)
-	go a.load(ctx, number, *c)
+	go a.load(ctx, number, c)
 	return nil
 }
 
@@ -159,8 +159,8 @@ func (a *App) load(ctx context.Context, number int64, c Container) {
 func (a *App) refresh(id, path string, described Container) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.containerLocked(id)
-	if c == nil {
+	c, ok := a.containerLocked(id)
+	if !ok {
 		return
 	}
 	described.ID, described.Name, described.Bundled, described.Added = c.ID, c.Name, c.Bundled, c.Added
@@ -168,13 +168,12 @@ func (a *App) refresh(id, path string, described Container) {
 	if described.SpeedHigh == 0 { // not measured by this build
 		described.SpeedLow, described.SpeedHigh = c.SpeedLow, c.SpeedHigh
 	}
-	*c = described
-	err := a.saveLibraryLocked()
+	err := a.replaceContainerLocked(described)
 	if a.settings.LastModel != id && err == nil {
 		err = a.updateSettingsLocked(func(s *Settings) { s.LastModel = id })
 	}
 	if err != nil {
-		a.notify(Notice{Level: "warning", Text: err.Error()})
+		a.notify(Notice{Level: "warning", Text: Listing.say(err)})
 	}
 }
 
@@ -189,7 +188,7 @@ func (a *App) failLoad(number int64, status ModelStatus, err error) {
 		a.setModelLocked(ModelStatus{Phase: ModelNone})
 		return
 	}
-	status.Phase, status.Error = ModelFailed, loading.say(err)
+	status.Phase, status.Error = ModelFailed, Loading.say(err)
 	a.model.failure = err
 	a.setModelLocked(status)
 }
@@ -211,7 +210,7 @@ func (a *App) freeModel() error {
 
 // preferredLocked is the model that was used last, if it is there, else the bundled one.
 func (a *App) preferredLocked() string {
-	if c := a.containerLocked(a.settings.LastModel); c != nil {
+	if c, ok := a.containerLocked(a.settings.LastModel); ok {
 		if _, err := os.Stat(c.Path); c.Bundled || err == nil {
 			return c.ID
 		}

@@ -19,28 +19,99 @@ import (
 // This file is the one place where errors become what the window says: what happened, what was kept, and what to do. Packages below say
 // what happened, to which file; only here is it known what the user was doing.
 
-// activity is what the program was doing for the user when something failed.
-type activity struct {
-	kept   string // what the failure did not touch
-	advice string // where no remedy below knows better
+// Activity is what the program was doing for the user when something failed. Every call that the page can make has one.
+type Activity struct {
+	kept    string // what the failure did not touch
+	advice  string // where no remedy below knows better
+	missing string // what to do about a file that is not there
 }
 
+const (
+	anew     = "Try again; if the same happens again, quit Colibri and start it anew."
+	locate   = "Connect the disk the files are on, or say where they are now with Locate in the list of models."
+	dataGone = "Connect the disk that Colibri's data folder is on, then quit Colibri and start it anew."
+)
+
 var (
-	answering = activity{
+	Answering = Activity{
 		"The question and what was written so far are kept.",
 		"Ask for another answer; if the same happens again, load the model again or choose another one.",
+		locate,
 	}
-	loading = activity{
+	Loading = Activity{
 		"Your chats are kept, and nothing on disk was changed.",
 		"Try again, or choose another model.",
+		locate,
 	}
-	opening = activity{
+	Opening = Activity{
 		"Nothing was added to the list or changed on disk.",
 		"Choose the model's folder again, or copy the model once more from where it came.",
+		locate,
 	}
-	reading = activity{
+	Listing = Activity{
+		"The list of models is as it was, and no file was touched.",
+		"Try again, or add the model once more with Open.",
+		dataGone,
+	}
+	Reading = Activity{
 		"Nothing was changed.",
-		"Try again; if the same happens again, quit Colibri and start it anew.",
+		anew,
+		dataGone,
+	}
+	Asking = Activity{
+		"What you typed and all that was written before are kept.",
+		"Ask again; if the same happens again, quit Colibri and start it anew.",
+		dataGone,
+	}
+	Stopping = Activity{
+		"What was written so far is kept.",
+		"Press Stop again; if the answer goes on, quit Colibri, which keeps it too.",
+		dataGone,
+	}
+	KeepingAnswer = Activity{
+		"The answer is still in the window.",
+		"Copy it before you quit Colibri.",
+		dataGone,
+	}
+	Organising = Activity{
+		"Your chats are as they were.",
+		anew,
+		dataGone,
+	}
+	Drafting = Activity{
+		"What you typed is still in the window, but not on disk.",
+		"Go on typing, which tries again, or copy it before you quit Colibri.",
+		dataGone,
+	}
+	Configuring = Activity{
+		"This chat's instructions and values are as they were, and yours are still in the dialog.",
+		"Correct what is wrong, then choose Keep again.",
+		dataGone,
+	}
+	Setting = Activity{
+		"The settings are as they were.",
+		"Correct what is wrong, then try again.",
+		dataGone,
+	}
+	Exporting = Activity{
+		"The chat itself is untouched.",
+		"Choose another place, then try again.",
+		"Choose a folder that is there, then try again.",
+	}
+	Importing = Activity{
+		"Nothing was imported, and your chats are as they were.",
+		"Choose a file that Colibri exported as JSON, or export the chat once more where it came from.",
+		"Choose the file where it is now.",
+	}
+	Showing = Activity{
+		"Nothing was opened or changed.",
+		"Open it by yourself, in the browser or the file manager.",
+		"Connect the disk it is on, then try again.",
+	}
+	Copying = Activity{
+		"The text is still in the chat.",
+		"Select it and copy it with the keyboard, or export the chat.",
+		anew,
 	}
 )
 
@@ -71,7 +142,7 @@ func as[T error](err error) bool {
 var remedies = []remedy{
 	{"disk full", is(syscall.ENOSPC, syscall.EDQUOT), "Free some space on the disk, then try again."},
 	{"not permitted", is(fs.ErrPermission, syscall.EROFS), "Allow Colibri to use this folder (on a Mac: System Settings, Privacy & Security, Files and Folders), then try again."},
-	{"missing file", is(fs.ErrNotExist), "Connect the disk the files are on, or say where they are now with Locate in the list of models."},
+	{"missing file", is(fs.ErrNotExist), ""}, // depends on what was looked for: Activity.missing
 	{"disk error", is(syscall.EIO, syscall.ENXIO, syscall.ENODEV), "Check that the disk is connected and sound, then try again; if the file stays unreadable, copy the model once more."},
 	{"out of memory", is(syscall.ENOMEM), "Close other programs or lower the memory limit in Settings, then try again."},
 	{"too many files", is(syscall.EMFILE, syscall.ENFILE), "Close other programs, or quit Colibri and start it anew."},
@@ -79,17 +150,37 @@ var remedies = []remedy{
 	{"jinja.RaisedError", as[*jinja.RaisedError], "The model's own chat template refuses this conversation: take out the system prompt or shorten the chat, then ask again."},
 	{"residency.ErrClosed", is(residency.ErrClosed), "The model was unloaded meanwhile; ask again and it is loaded."},
 	{"store.ErrGone", is(store.ErrGone), "It was deleted; choose another chat, or begin a new one."},
+	{"app.errClosing", is(errClosing), "Start Colibri again to go on."},
 	{"interrupted", is(context.Canceled, context.DeadlineExceeded), "It was stopped; try again when you want it."},
 }
 
+// sentence is an error that already says all three things.
+type sentence string
+
+func (s sentence) Error() string { return string(s) }
+
+// Refuse is what a call of the page fails with: the sentence for the window. No error stays none.
+func (doing Activity) Refuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return sentence(doing.say(err))
+}
+
 // say makes the sentence for the window. Advice comes from the error's own text, from the kind of error, or from the activity.
-func (doing activity) say(err error) string {
+func (doing Activity) say(err error) string {
+	var said sentence
+	if errors.As(err, &said) {
+		return string(said)
+	}
 	what, advice := ownAdvice(err.Error())
 	if advice == "" {
 		advice = doing.advice
 		for _, r := range remedies {
 			if r.matches(err) {
-				advice = r.advice
+				if advice = r.advice; advice == "" {
+					advice = doing.missing
+				}
 				break
 			}
 		}

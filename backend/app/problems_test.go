@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -25,12 +26,12 @@ import (
 // below are the packages whose errors reach the window.
 var below = []string{"bundled", "chat", "chat/jinja", "chat/store", "compute", "container", "cpu", "engine", "metal", "residency", "tokenizer"}
 
-// errorsBelow is what the sources of those packages say: exported error values and types, by "package.Name", and the text of every error that is
+// errorsIn is what the sources in those folders say: exported error values and types, by "package.Name", and the text of every error that is
 // made, by place.
-func errorsBelow(t *testing.T) (named []string, texts map[string]string) {
+func errorsIn(t *testing.T, dirs ...string) (named []string, texts map[string]string) {
 	t.Helper()
 	texts = map[string]string{}
-	for _, dir := range below {
+	for _, dir := range dirs {
 		paths, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		must(t, err)
 		for _, path := range paths {
@@ -88,7 +89,104 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-var activities = map[string]activity{"answering": answering, "loading": loading, "opening": opening, "reading": reading}
+var activities = map[string]Activity{
+	"Answering": Answering, "Asking": Asking, "Configuring": Configuring, "Copying": Copying, "Drafting": Drafting, "Exporting": Exporting, "Importing": Importing,
+	"KeepingAnswer": KeepingAnswer, "Listing": Listing, "Loading": Loading, "Opening": Opening, "Organising": Organising, "Reading": Reading, "Setting": Setting,
+	"Showing": Showing, "Stopping": Stopping,
+}
+
+func TestEveryActivityIsKnownHere(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "problems.go", nil, parser.SkipObjectResolution)
+	must(t, err)
+	var found []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 {
+			if made, ok := v.Values[0].(*ast.CompositeLit); ok && fmt.Sprint(made.Type) == "Activity" {
+				found = append(found, v.Names[0].Name)
+			}
+		}
+		return true
+	})
+	slices.Sort(found)
+	if known := slices.Sorted(maps.Keys(activities)); !slices.Equal(found, known) {
+		t.Fatalf("problems.go has %v; this test knows %v", found, known)
+	}
+	for name, doing := range activities {
+		for _, part := range []string{doing.kept, doing.advice, doing.missing} {
+			if !wellFormed.MatchString(part) {
+				t.Errorf("%s says %q", name, part)
+			}
+		}
+	}
+}
+
+// Whatever call of the page is refused, it goes through guard with its activity: each bound method is one such call.
+func TestEveryCallOfThePageSaysWhatWasKept(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "app.go"), nil, parser.SkipObjectResolution)
+	must(t, err)
+	methods := 0
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || f.Recv == nil || !f.Name.IsExported() {
+			continue
+		}
+		methods++
+		var with []string
+		ast.Inspect(f.Body, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && slices.Contains([]string{"guard", "change", "changed"}, fmt.Sprint(call.Fun)) {
+				if doing, ok := call.Args[1].(*ast.SelectorExpr); ok {
+					with = append(with, doing.Sel.Name)
+				}
+			}
+			return true
+		})
+		if len(with) != 1 || activities[with[0]] == (Activity{}) {
+			t.Errorf("%s goes through guard with %v; want one activity", f.Name, with)
+		}
+	}
+	if methods < 30 {
+		t.Errorf("only %d bound methods were found", methods)
+	}
+}
+
+func TestARefusalIsSaidOnce(t *testing.T) {
+	said := Listing.Refuse(fmt.Errorf("wrapped: %w", Opening.Refuse(errors.New("x.colibri has no index"))))
+	if !strings.HasPrefix(said.Error(), "x.colibri has no index. "+Opening.kept) || strings.Contains(said.Error(), Listing.kept) {
+		t.Error(said)
+	}
+	if err := Listing.Refuse(nil); err != nil {
+		t.Errorf("no error became %v", err)
+	}
+}
+
+// What an activity says was kept is kept: the library and an export with a disk that refuses the write.
+func TestARefusedWriteLeavesEverythingAsItWas(t *testing.T) {
+	f := newFixture(t)
+	kept := addContainer(f, "kept")
+	dir := filepath.Join(f.opts.DataDir, "offered")
+	must(t, os.MkdirAll(dir, 0o755))
+	f.OpenPaths([]string{dir})
+	var offer Offer
+	must(t, json.Unmarshal(f.wait("offer", nil).Data, &offer))
+	broken := filepath.Join(t.TempDir(), "not a folder")
+	must(t, os.WriteFile(broken, nil, 0o600))
+	whole := f.opts.DataDir
+	f.opts.DataDir = broken
+	if _, err := f.AcceptOffer(offer.ID); err == nil || len(f.Library()) != 2 {
+		t.Errorf("adding: %v; the library is now %v", err, f.Library())
+	}
+	if err := f.RemoveContainer(kept); err == nil || len(f.Library()) != 2 {
+		t.Errorf("removing: %v; the library is now %v", err, f.Library())
+	}
+	f.opts.DataDir = whole
+	if _, err := f.AcceptOffer(offer.ID); err != nil || len(f.Library()) != 3 {
+		t.Errorf("the offer, again: %v; the library is now %v", err, f.Library())
+	}
+
+	if err := WriteExport(filepath.Join(broken, "chat.md"), []byte("# A chat")); err == nil {
+		t.Error("an export below a file went well")
+	}
+}
 
 // Every error value and type that a package below exports has advice of its own here.
 func TestEveryNamedErrorHasItsAdvice(t *testing.T) {
@@ -98,7 +196,7 @@ func TestEveryNamedErrorHasItsAdvice(t *testing.T) {
 		"residency.ErrClosed": residency.ErrClosed,
 		"store.ErrGone":       store.ErrGone,
 	}
-	found, _ := errorsBelow(t)
+	found, _ := errorsIn(t, below...)
 	if known := slices.Sorted(maps.Keys(examples)); !slices.Equal(found, known) {
 		t.Errorf("the packages below have %v; this test knows %v: give what is new a remedy in problems.go and an example here", found, known)
 	}
@@ -109,8 +207,8 @@ func TestEveryNamedErrorHasItsAdvice(t *testing.T) {
 			continue
 		}
 		// As it arrives: wrapped by the layers between.
-		said := answering.say(fmt.Errorf("layer 3: %w", fmt.Errorf("experts of layer 3: %w", example)))
-		if !strings.HasSuffix(said, answering.kept+" "+remedies[i].advice) {
+		said := Answering.say(fmt.Errorf("layer 3: %w", fmt.Errorf("experts of layer 3: %w", example)))
+		if !strings.HasSuffix(said, Answering.kept+" "+remedies[i].advice) {
 			t.Errorf("%s: %s", name, said)
 		}
 	}
@@ -118,9 +216,9 @@ func TestEveryNamedErrorHasItsAdvice(t *testing.T) {
 
 var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z%]`)
 
-// Every error that a package below makes, whatever its values, becomes a sentence of three parts.
+// Every error that the program makes, whatever its values, becomes a sentence of three parts.
 func TestEveryErrorTextBecomesASentence(t *testing.T) {
-	_, texts := errorsBelow(t)
+	_, texts := errorsIn(t, append([]string{"app", ".."}, below...)...)
 	if len(texts) < 300 {
 		t.Fatalf("only %d errors were found", len(texts))
 	}
@@ -158,16 +256,17 @@ var wellFormed = regexp.MustCompile(`^[^\s.;:,][^\n]*[^\s.;:,][.!?]$`)
 func TestWhatTheSystemReportsHasItsAdvice(t *testing.T) {
 	_, missing := os.Open(filepath.Join(t.TempDir(), "model-00001.safetensors"))
 	for _, c := range []struct {
-		doing activity
+		doing Activity
 		err   error
 		want  string
 	}{
-		{loading, fmt.Errorf("reading: %w", missing), "Connect the disk"},
-		{answering, fmt.Errorf("experts of layer 4: %w", &os.PathError{Op: "read", Path: "/Volumes/X/out-1.safetensors", Err: syscall.EIO}), "Check that the disk is connected and sound"},
-		{answering, fmt.Errorf("no memory for reads (1 GB): %w", syscall.ENOMEM), "Close other programs"},
-		{loading, &os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}, "Allow Colibri to use this folder"},
-		{reading, fmt.Errorf("the answer was not kept: %w", syscall.ENOSPC), "Free some space"},
-		{opening, errors.New("/x has no config.json; choose the model's folder"), "Choose the model's folder."},
+		{Loading, fmt.Errorf("reading: %w", missing), "Connect the disk"},
+		{Answering, fmt.Errorf("experts of layer 4: %w", &os.PathError{Op: "read", Path: "/Volumes/X/out-1.safetensors", Err: syscall.EIO}), "Check that the disk is connected and sound"},
+		{Answering, fmt.Errorf("no memory for reads (1 GB): %w", syscall.ENOMEM), "Close other programs"},
+		{Loading, &os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}, "Allow Colibri to use this folder"},
+		{KeepingAnswer, fmt.Errorf("the answer could not be written to disk: %w", syscall.ENOSPC), "Free some space"},
+		{Exporting, fmt.Errorf("the chat could not be written to /x/chat.md: %w", missing), "Choose a folder that is there"},
+		{Opening, errors.New("/x has no config.json; choose the model's folder"), "Choose the model's folder."},
 	} {
 		if said := c.doing.say(c.err); !strings.Contains(said, c.doing.kept+" "+c.want) {
 			t.Errorf("%v: %s", c.err, said)
@@ -176,8 +275,8 @@ func TestWhatTheSystemReportsHasItsAdvice(t *testing.T) {
 }
 
 func TestALongReasonKeepsItsAdvice(t *testing.T) {
-	said := loading.say(errors.New(strings.Repeat("é is missing, ", 1000)))
-	if len(said) > 2000 || !strings.HasSuffix(said, loading.kept+" "+loading.advice) {
+	said := Loading.say(errors.New(strings.Repeat("é is missing, ", 1000)))
+	if len(said) > 2000 || !strings.HasSuffix(said, Loading.kept+" "+Loading.advice) {
 		t.Errorf("%d bytes: %s", len(said), said)
 	}
 }

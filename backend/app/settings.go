@@ -170,18 +170,25 @@ func setAside(path string) (string, error) {
 	return aside, nil
 }
 
-// writeJSON replaces the file whole: a crash leaves the old or the new one, never half.
 func writeJSON(path string, v any) error {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
+	return replaceFile(path, append(raw, '\n'), 0o600)
+}
+
+// replaceFile replaces the file whole: a crash or a full disk leaves the old or the new one, never half.
+func replaceFile(path string, content []byte, mode os.FileMode) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(append(raw, '\n'))
+	_, err = tmp.Write(content)
+	if err == nil {
+		err = tmp.Chmod(mode)
+	}
 	if err == nil {
 		err = tmp.Sync()
 	}

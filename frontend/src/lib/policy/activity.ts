@@ -1,7 +1,7 @@
 // What a token's time went into: over the last second while an answer is made, over the whole of it afterwards.
 
-import type { Receipt, TimeSplit } from '../bridge/types';
-import { percent } from './format';
+import type { GPUCounters, Receipt, TimeSplit } from '../bridge/types';
+import { count, percent, seconds } from './format';
 
 export interface Part {
   kind: 'attention' | 'experts' | 'disk' | 'rest';
@@ -46,6 +46,24 @@ function parts(t: Times, tokens: number): Part[] {
     share: millis / whole,
     text: tokens > 0 ? `${milliseconds(millis / tokens)} ms` : percent(millis / whole),
   }));
+}
+
+export interface Line {
+  label: string;
+  text: string;
+}
+
+/** What the graphics processor has done since the model was loaded; nothing where the CPU computes. */
+export function gpuLines(gpu: GPUCounters | null): Line[] {
+  if (!gpu) return [];
+  return [
+    { label: 'Computing', text: seconds(gpu.gpuMillis / 1000) },
+    { label: 'Preparing its work', text: seconds(gpu.setupMillis / 1000) },
+    { label: 'Collecting results', text: seconds(gpu.scatterMillis / 1000) },
+    { label: 'Committing memory', text: seconds(gpu.commitMillis / 1000) },
+    { label: 'Blocks of experts done', text: count(gpu.blocks) },
+    { label: 'Left to the CPU', text: gpu.fallenBack > 0 ? count(gpu.fallenBack) : 'none' },
+  ];
 }
 
 function milliseconds(n: number): string {

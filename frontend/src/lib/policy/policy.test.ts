@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Container, Conversation, Message, ModelStatus, Receipt, Snapshot, Stats } from '../bridge/types';
-import { timeSplit } from './activity';
+import { gpuLines, timeSplit } from './activity';
 import { droppedWords, readingWords, waitingWords } from './answer';
 import { brightness, cellAt, cellWords, fitAtlas, parseAtlas, step } from './atlas';
 import { composerAction, sendObstacle } from './composer';
@@ -182,6 +182,23 @@ describe('activity', () => {
     expect(prefill?.title).toBe('Time for reading the question, now');
     expect(prefill?.parts.map((p) => p.text)).toEqual(['75 %', '0 %', '25 %', '0 %']);
     expect(timeSplit(idle, null)).toBeNull();
+  });
+  it('says what the graphics processor did, and nothing where the CPU computes', () => {
+    expect(gpuLines(null)).toEqual([]);
+    const gpu = {
+      blocks: 12_000,
+      fallenBack: 0,
+      experts: 96_000,
+      gpuMillis: 61_500,
+      setupMillis: 840,
+      scatterMillis: 12.4,
+      commitMillis: 0,
+    };
+    expect(gpuLines(gpu).map((l) => [l.label, l.text])).toEqual([
+      ['Computing', '1 min 2 s'], ['Preparing its work', '840 ms'], ['Collecting results', '12 ms'], ['Committing memory', '0 ms'],
+      ['Blocks of experts done', '12,000'], ['Left to the CPU', 'none'],
+    ]); // prettier-ignore
+    expect(gpuLines({ ...gpu, fallenBack: 3 }).at(-1)?.text).toBe('3');
   });
   it('reads and draws the atlas', () => {
     const buffer = new ArrayBuffer(8 + 5 * 6);

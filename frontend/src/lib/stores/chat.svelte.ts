@@ -27,9 +27,16 @@ class ChatStore {
   /** An answer is being written. The call that began it may return before the first event about it, and the other way round. */
   answering = $derived(this.generation !== undefined || this.last?.state === 'streaming');
 
+  private started = false;
+  private begun: () => void = () => {};
+  /** The first conversation is there: until then nothing is made for what is typed. */
+  private readonly ready = new Promise<void>((done) => (this.begun = done));
+
   /** A message to bring into view once it is there. */
   target = $state('');
 
+  /** Drafts that Go could not write down: they last as long as the page. */
+  private readonly unsaved = new Map<string, string>();
   private asOf = 0;
   private late: AppEvent[] = [];
   private opening = 0;
@@ -38,10 +45,22 @@ class ChatStore {
   private frame = 0;
   private draftTimer: ReturnType<typeof setTimeout> | undefined;
 
+  /** Shows the page's first conversation. What was typed before it was known stays typed. */
+  async begin(id: string): Promise<void> {
+    const early = this.draft;
+    this.draft = '';
+    await this.open(id);
+    this.draft = joined(this.draft, early);
+    this.started = true;
+    this.begun();
+    if (early !== '') this.typed();
+  }
+
   /** Shows a conversation; '' is a chat that does not exist yet. */
   async open(id: string): Promise<void> {
     await this.keepDraft();
     const attempt = ++this.opening;
+    const again = id === this.id;
     this.id = id;
     this.editing = '';
     this.problem = '';
@@ -51,7 +70,7 @@ class ChatStore {
     this.early.clear();
     this.conversation = null;
     this.messages.clear();
-    this.draft = '';
+    if (!again) this.draft = '';
     if (app.settings && app.settings.lastConversation !== id) void app.changeSettings({ lastConversation: id });
     if (id === '') {
       void this.measure();
@@ -63,7 +82,7 @@ class ChatStore {
       if (attempt !== this.opening) return;
       this.asOf = t.seq;
       this.conversation = t.conversation;
-      this.draft = t.conversation.draft;
+      if (!again) this.draft = joined(this.unsaved.get(id) ?? t.conversation.draft, this.draft); // typing does not wait
       for (const m of t.messages) this.put(m);
       const late = this.late;
       this.late = [];
@@ -87,10 +106,8 @@ class ChatStore {
   }
 
   /** After the page lost count: reads the conversation again, keeping what is typed. */
-  async refresh(): Promise<void> {
-    const draft = this.draft;
-    await this.open(this.id);
-    if (draft !== '') this.draft = draft;
+  refresh(): Promise<void> {
+    return this.open(this.id);
   }
 
   event(event: AppEvent): void {
@@ -129,6 +146,7 @@ class ChatStore {
   }
 
   async send(text: string, parent?: string): Promise<boolean> {
+    await this.ready;
     const id = await app.attempt(this.ensure());
     if (id === undefined) return false;
     const under = parent ?? this.last?.id ?? '';
@@ -182,15 +200,21 @@ class ChatStore {
     await app.attempt(bridge.selectBranch(this.id, message));
   }
 
-  async configure(systemPrompt: string, sampling: Sampling | null): Promise<void> {
+  async configure(systemPrompt: string, sampling: Sampling | null): Promise<boolean> {
     const id = await app.attempt(this.ensure());
-    if (id === undefined) return;
+    if (id === undefined) return false;
     const saved = await app.attempt(bridge.configure(id, systemPrompt, sampling).then(() => true));
     if (saved && this.conversation?.id === id) {
       this.conversation.systemPrompt = systemPrompt;
       this.conversation.sampling = sampling;
       void this.measure();
     }
+    return saved === true;
+  }
+
+  /** Puts text that could not be sent before what has been typed since. */
+  giveBack(text: string): void {
+    this.draft = joined(text, this.draft);
   }
 
   /** Called on every change of the draft. */
@@ -206,12 +230,14 @@ class ChatStore {
     clearTimeout(this.draftTimer);
     this.draftTimer = undefined;
     const draft = this.draft;
-    if (draft === (this.conversation?.draft ?? '')) return;
+    if (!this.started || draft === (this.conversation?.draft ?? '')) return;
     const id = await app.attempt(this.ensure()); // what was typed into a new chat is kept too
     if (id === undefined) return;
     if (this.conversation?.id === id) this.conversation.draft = draft;
     app.keepDraft(id, draft);
-    await app.attempt(bridge.saveDraft(id, draft));
+    this.unsaved.set(id, draft);
+    const saved = await app.attempt(bridge.saveDraft(id, draft).then(() => true));
+    if (saved && this.unsaved.get(id) === draft) this.unsaved.delete(id);
   }
 
   /** The conversation that is shown, made now if it does not exist yet. */
@@ -289,6 +315,10 @@ class ChatStore {
     }
     this.pending = [];
   }
+}
+
+function joined(first: string, second: string): string {
+  return first === '' || second === '' ? first + second : `${first}\n${second}`;
 }
 
 export const chat = new ChatStore();

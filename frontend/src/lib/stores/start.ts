@@ -25,7 +25,7 @@ export async function start(): Promise<void> {
       }
       opened = true;
       const last = state.settings.lastConversation;
-      void chat.open(state.conversations.some((c) => c.id === last) ? last : '');
+      void chat.begin(state.conversations.some((c) => c.id === last) ? last : '');
     },
     event(event) {
       app.event(event);
