@@ -64,8 +64,11 @@ bench-check: cli ## half a minute of it as the suite runs it: figures to test-re
 compare: ## two revisions in one run: make compare A=HEAD~1 B=HEAD; see scripts/compare for settings
 	go run ./scripts/compare $(A) $(B)
 
-soak: ## the long forms of tests that the suite runs shortened
-	COLIBRI_SOAK=1 go test -timeout 2h ./backend/chat/store ./backend/residency ./backend/engine
+soak: $(if $(filter Linux,$(shell uname -s)),window-dev) ## the long forms of tests that the suite runs shortened
+	COLIBRI_SOAK=1 go test -timeout 2h ./backend/app ./backend/chat/store ./backend/residency ./backend/engine
+ifeq ($(shell uname -s),Linux)
+	cd e2e && npm ci --silent --no-audit --no-fund && COLIBRI_SOAK=1 node --test memory.test.mjs
+endif
 
 FUZZ_TIME ?= 60s
 fuzz: ## every fuzz target for FUZZ_TIME each

@@ -5,7 +5,7 @@ package main
 import (
 	"context"
 	"os"
-	"strconv"
+	"runtime"
 	"sync"
 	"time"
 
@@ -18,12 +18,13 @@ type Dev struct {
 	w      *window
 	mu     sync.Mutex
 	answer string
+	pace   int // tokens a second of a replayed answer
 }
 
 var dev *Dev
 
 func developmentBindings(w *window) []any {
-	dev = &Dev{w: w}
+	dev = &Dev{w: w, pace: 200}
 	return []any{dev}
 }
 
@@ -40,6 +41,27 @@ func (d *Dev) Drop(paths []string) { d.w.core.OpenPaths(dropped(paths)) }
 // Menu does what a menu item does.
 func (d *Dev) Menu(command string) { d.w.core.MenuCommand(command) }
 
+// Pace sets how many tokens a second an answer is replayed at, the one under way included.
+func (d *Dev) Pace(tokensPerSecond int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pace = tokensPerSecond
+}
+
+func (d *Dev) interval() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Second / time.Duration(max(d.pace, 1))
+}
+
+// HeapBytes is what this process holds after a collection.
+func (d *Dev) HeapBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 func (d *Dev) next() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,8 +74,8 @@ func (w *window) chooseContainer(string) (string, error)     { return dev.next()
 func (w *window) chooseFile(string) (string, error)          { return dev.next() }
 func (w *window) choosePlace(string, string) (string, error) { return dev.next() }
 
-// chooseEngine is the real engine. With COLIBRI_REPLAY=FILE it loads models as ever, but answers with the text of the file, at
-// COLIBRI_REPLAY_RATE tokens a second: how the page bears a long answer cannot be tried with the words of a small model.
+// chooseEngine is the real engine. With COLIBRI_REPLAY=FILE it loads models as ever, but answers with the text of the file, at the pace of
+// Dev.Pace: how the page bears a long answer cannot be tried with the words of a small model.
 func chooseEngine(cacheDir string) app.Engine {
 	file := os.Getenv("COLIBRI_REPLAY")
 	if file == "" {
@@ -85,13 +107,8 @@ func (m replayModel) Answer(ctx context.Context, r app.Request, emit func(app.To
 	if err != nil {
 		return app.Answered{}, err
 	}
-	perSecond, err := strconv.Atoi(os.Getenv("COLIBRI_REPLAY_RATE"))
-	if err != nil {
-		return app.Answered{}, err
-	}
 	out := app.Answered{FinishReason: "stop"}
-	tick := time.NewTicker(time.Second / time.Duration(perSecond))
-	defer tick.Stop()
+	due := time.Now()
 	for runes := []rune(string(text)); len(runes) > 0; out.Tokens++ {
 		n := min(4, len(runes)) // about a token
 		if err := emit(app.Token{Text: string(runes[:n])}); err != nil {
@@ -99,7 +116,11 @@ func (m replayModel) Answer(ctx context.Context, r app.Request, emit func(app.To
 			return out, nil
 		}
 		runes = runes[n:]
-		<-tick.C
+		due = due.Add(dev.interval())
+		if now := time.Now(); due.Before(now) { // a slow machine does not catch up
+			due = now
+		}
+		time.Sleep(time.Until(due))
 	}
 	return out, nil
 }

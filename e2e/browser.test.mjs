@@ -215,6 +215,29 @@ for (const look of WALKS) describe(look.name, () => {
       await answered(await ask(page, 'Hello once more!'));
     });
 
+    it('takes a question that is typed and sent before the page has its state', async () => {
+      let release;
+      const held = new Promise((done) => (release = done));
+      await page.route('**/data/state', async (route) => {
+        await held;
+        await route.continue();
+      });
+      await page.reload();
+      await ready(page);
+      await page.getByLabel('Your question').fill('Who was first?');
+      await page.keyboard.press('Enter');
+      await page.getByLabel('Your question').pressSequentially('and this');
+      await page.evaluate(() => new Promise((done) => setTimeout(done, 600))); // longer than the pause after which a draft is kept
+      release();
+      await page.unroute('**/data/state');
+      await page.getByRole('article', { name: 'You' }).filter({ hasText: 'Who was first?' }).waitFor();
+      await answered(page.getByRole('article', { name: 'Answer' }).last());
+      assert.equal(await page.getByLabel('Your question').inputValue(), 'and this', 'what was typed meanwhile is gone');
+      await page.getByLabel('Your question').fill('');
+      await newChat();
+      assert.equal(await page.getByLabel('Your question').inputValue(), '');
+    });
+
     it('restores a running answer when the page is loaded again', async () => {
       await newChat();
       const answer = await ask(page, 'Tell me everything you know about flowers, gardens and birds.');
@@ -323,6 +346,12 @@ for (const look of WALKS) describe(look.name, () => {
 
     it('keeps instructions and sampling for one chat', async () => {
       await page.getByRole('button', { name: 'Instructions and sampling of this chat' }).click();
+      await page.getByRole('dialog').getByLabel('Instructions').fill('x'.repeat(70_000));
+      await page.getByRole('dialog').getByRole('button', { name: 'Keep' }).click();
+      const refusal = page.getByRole('alert').filter({ hasText: 'longer than 64 KB' });
+      await refusal.getByText(/instructions and values are as they were, and yours are still in the dialog\./).waitFor();
+      assert.equal((await page.getByRole('dialog').getByLabel('Instructions').inputValue()).length, 70_000, 'what was typed is gone');
+      await refusal.getByRole('button', { name: 'Dismiss' }).click();
       await page.getByRole('dialog').getByLabel('Instructions').fill('Answer briefly.');
       await page.getByRole('dialog').getByRole('button', { name: 'Precise' }).click();
       await picture(page, `12-chat-options-${look.name}`);

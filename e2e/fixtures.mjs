@@ -26,6 +26,17 @@ function conversation(title, messages) {
 /** Questions and answers in turn. */
 export const turns = (texts) => texts.map((text, i) => message(`m${i}`, i === 0 ? '' : `m${i - 1}`, i % 2 === 0 ? 'user' : 'assistant', text));
 
+/** An export file with many conversations, the newest first; each has its number in its title and, spelled out, in its last answer. */
+export function manyConversations(file, count) {
+  const words = 'a cache keeps what it expects to need and lets go of what was not asked for the longest while the disk reads the next expert and the bird drinks from a flower'.split(' ');
+  const text = (seed, length) => Array.from({ length }, (_, i) => words[(seed * 7 + i * (1 + (seed % 5))) % words.length]).join(' ');
+  const conversations = Array.from({ length: count }, (_, n) => {
+    const texts = Array.from({ length: 6 }, (_, i) => text(n + i, i % 2 ? 120 : 20) + (i === 5 ? ` needle${n}` : ''));
+    return conversation(`Chat number ${n}`, turns(texts));
+  });
+  writeFileSync(file, JSON.stringify({ format: 'colibri-conversations', version: 1, conversations }));
+}
+
 /**
  * Imports by the page's own call, not by the menu: the menu's event reaches the development build's own window too, and whichever of the two
  * asks second would take the answer meant for the next dialog.
@@ -41,6 +52,18 @@ export async function importMessages(page, title, messages) {
 }
 
 export const openChat = (page, title) => page.getByRole('navigation').getByText(title, { exact: true }).first().click();
+
+/** An answer of about so many bytes, of steps that each have a paragraph, a block of code and a table. */
+export function longAnswer(codeBlocks, bytes) {
+  const filler = 'The cache keeps what it expects to need, and lets go of what was not asked for the longest. ';
+  const step = (i) =>
+    `Step ${i} explains how the cache keeps an expert, in *a few* words, with \`evict()\` in it. %\n\n\`\`\`go\nfunc step${i}(x []float32) float32 {\n\tsum := float32(0)\n\tfor _, v := range x {\n\t\tsum += v * ${i}\n\t}\n\treturn sum // of everything, weighted by ${i}, which makes this line rather long\n}\n\`\`\`\n\n| a | b |\n|---|--:|\n| ${i} | ${i * 2} |\n\n`;
+  return Array.from({ length: codeBlocks }, (_, i) => {
+    const text = step(i);
+    const room = Math.max(0, Math.round(bytes / codeBlocks) - text.length + 1);
+    return text.replace('%', filler.repeat(Math.ceil(room / filler.length)).slice(0, room));
+  }).join('');
+}
 
 const receipt = {
   model: 'Colibri Mini', backend: 'cpu', promptTokens: 812, reusedTokens: 790, tokens: 431, finishReason: 'stop', timeToFirstTokenMillis: 812, tokensPerSecond: 7.91, prefillTokensPerSecond: 120,

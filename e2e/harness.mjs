@@ -156,6 +156,15 @@ export function record(name, figures) {
   console.log(`${name}: ${JSON.stringify(figures)}`);
 }
 
+/** Bytes of the page's heap after a collection. */
+export async function heapBytes(page) {
+  const cdp = await page.context().newCDPSession(page);
+  await cdp.send('HeapProfiler.collectGarbage');
+  const { usedSize } = await cdp.send('Runtime.getHeapUsage');
+  await cdp.detach();
+  return usedSize;
+}
+
 export async function picture(page, name) {
   await page.screenshot({ path: join(pictures, `${name}.png`) });
 }

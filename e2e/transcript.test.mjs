@@ -4,9 +4,9 @@ import assert from 'node:assert/strict';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
-import { importMessages, openChat as open, turns } from './fixtures.mjs';
+import { importMessages, longAnswer, manyConversations, openChat as open, turns } from './fixtures.mjs';
 import { HOSTILE } from './hostile.mjs';
-import { answered, ask, picture, ready, record, startInBrowser, temporaryFolder, until } from './harness.mjs';
+import { answered, ask, heapBytes, picture, ready, record, startInBrowser, temporaryFolder, until } from './harness.mjs';
 
 const importChat = (page, title, texts) => importMessages(page, title, turns(texts));
 
@@ -51,6 +51,10 @@ describe('hostile transcripts', () => {
       assert.deepEqual(s.errors, []);
       await picture(page, '20-hostile');
       assert.ok((await page.evaluate(() => window.go.main.App.About())).version, 'the bindings are dead');
+      for (const address of ['file:///etc/passwd', 'javascript:alert(1)', '-a Calculator', 'data:text/html,x', 'wails://wails/', 'https://', '/etc/passwd', '']) {
+        const refused = await page.evaluate((a) => window.go.main.App.OpenLink(a).then(() => '', String), address);
+        assert.match(refused, /^Only web addresses \(https and http\) can be opened\. Nothing was opened or changed\. Check the address\.$/, `“${address}” was opened`);
+      }
     } finally {
       await s.stop();
     }
@@ -91,14 +95,38 @@ async function frames(page, act) {
   });
 }
 
-/** Bytes of the page's heap after a collection. */
-async function heapBytes(page) {
-  const cdp = await page.context().newCDPSession(page);
-  await cdp.send('HeapProfiler.collectGarbage');
-  const { usedSize } = await cdp.send('Runtime.getHeapUsage');
-  await cdp.detach();
-  return usedSize;
-}
+describe('drops on the page', () => {
+  it('of files and links are refused by it, of text taken where text is typed', async () => {
+    const s = await startInBrowser();
+    const { page } = s;
+    try {
+      await ready(page);
+      const refused = await page.evaluate(() => {
+        const drop = (fill, target, kind) => {
+          const dataTransfer = new DataTransfer();
+          fill(dataTransfer);
+          const event = new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true });
+          target.dispatchEvent(event);
+          return event.defaultPrevented;
+        };
+        const file = (d) => d.items.add(new File(['x'], 'a.bin'));
+        const link = (d) => d.setData('text/uri-list', 'https://example.org/');
+        const text = (d) => d.setData('text/plain', 'a word');
+        const field = document.querySelector('textarea');
+        const all = {};
+        for (const kind of ['dragenter', 'dragover', 'drop'])
+          for (const [what, fill] of Object.entries({ file, link, text }))
+            for (const [where, target] of Object.entries({ field, page: document.body, document })) all[`${kind} of ${what} on ${where}`] = drop(fill, target, kind);
+        return all;
+      });
+      for (const [what, was] of Object.entries(refused)) assert.equal(was, !/text on field/.test(what), what);
+      assert.ok(page.url().startsWith(s.address));
+      assert.deepEqual(s.errors, []);
+    } finally {
+      await s.stop();
+    }
+  });
+});
 
 describe('long transcripts', () => {
   it('500 messages of 4 KB open, scroll, and lead back to their end', async () => {
@@ -127,32 +155,109 @@ describe('long transcripts', () => {
     }
   });
 
-  it('an answer of 100 KB with 200 code blocks streams at 800 tokens a second and does not move a reader who has scrolled away', async () => {
+  it('2,000 conversations are listed, searched and opened, and the window starts as with none', async () => {
+    const dataDir = temporaryFolder();
+    const file = join(dataDir, 'chats.json');
+    manyConversations(file, 2000);
+    /** From the load of the page until something can be typed, and until the list is there. */
+    const load = async (page) => {
+      const began = Date.now();
+      await page.reload();
+      await ready(page);
+      const typing = Date.now() - began;
+      await page.waitForFunction(() => document.querySelector('nav .list li, nav .list .empty'));
+      return { typingMillis: typing, listMillis: Date.now() - began };
+    };
+    let s = await startInBrowser({ dataDir });
+    try {
+      await ready(s.page);
+      const empty = await load(s.page);
+      await s.page.evaluate((f) => window.go.main.Dev.Answer(f), file);
+      const began = Date.now();
+      assert.equal(await s.page.evaluate(() => window.go.main.App.Import()), 2000);
+      await s.page.getByRole('navigation').getByText('Chat number 0', { exact: true }).waitFor();
+      const imported = Date.now() - began;
+      await s.stop({ keep: true });
+
+      s = await startInBrowser({ dataDir });
+      const { page } = s;
+      await ready(page);
+      await page.locator('nav .list li').first().waitFor();
+      const full = await load(page);
+      const rows = await page.locator('nav .list li').count();
+      assert.ok(rows > 10 && rows < 120, `${rows} of 2,000 rows are on the page`);
+      // The farthest row is there when it is scrolled to.
+      await page.locator('nav .list').evaluate((e) => (e.scrollTop = e.scrollHeight));
+      await page.getByRole('navigation').getByText('Chat number 1999', { exact: true }).waitFor();
+
+      const searched = {};
+      for (const [query, shown] of [['needle1234', 'Chat number 1234'], ['bird flower', ''], ['expe', ''], ['number 77', 'Chat number 77'], ['xyzzyplugh', 'Nothing found']]) {
+        const { millis, text } = await page.evaluate(async (query) => {
+          const field = document.querySelector('nav input[type=search]');
+          const list = document.querySelector('nav .list');
+          const changed = () => new Promise((done) => new MutationObserver((_, o) => (o.disconnect(), done())).observe(list, { childList: true, subtree: true }));
+          if (field.value !== '') {
+            const gone = changed();
+            field.value = '';
+            field.dispatchEvent(new InputEvent('input', { bubbles: true }));
+            await gone;
+          }
+          const came = changed();
+          const began = performance.now();
+          field.value = query;
+          field.dispatchEvent(new InputEvent('input', { bubbles: true }));
+          await came;
+          return { millis: performance.now() - began, text: list.innerText };
+        }, query);
+        searched[query] = Math.round(millis);
+        assert.ok(text.includes(shown), `“${query}” shows ${text.slice(0, 200)}`);
+      }
+      await page.keyboard.press('Control+f');
+      await page.keyboard.press('Control+a');
+      await page.keyboard.type('needle1234');
+      await page.locator('.hit').first().click();
+      await page.getByText('needle1234').first().waitFor();
+      record('2,000 conversations of 6 messages', { importedMillis: imported, searchedMillis: searched, startMillis: full, startWithNoneMillis: empty });
+      assert.deepEqual(s.errors, []);
+    } finally {
+      await s.stop();
+    }
+  });
+
+  it('an answer of 100 KB with 200 code blocks streams at 200 tokens a second and does not move a reader who has scrolled away', async () => {
     const folder = temporaryFolder();
     const file = join(folder, 'answer.md');
-    const block = (i) => `Step ${i} explains how the cache keeps an expert, in *a few* words, with some more to fill the paragraph as a model would.\n\n\`\`\`go\nfunc step${i}(x []float32) float32 {\n\tsum := float32(0)\n\tfor _, v := range x {\n\t\tsum += v * ${i}\n\t}\n\treturn sum // of everything, weighted by ${i}, which makes this line rather long\n}\n\`\`\`\n\n| a | b |\n|---|--:|\n| ${i} | ${i * 2} |\n\n`;
-    const long = Array.from({ length: 200 }, (_, i) => block(i)).join('').padEnd(100_000, 'The end. ');
-    writeFileSync(file, long);
+    writeFileSync(file, longAnswer(200, 100_000));
     process.env.COLIBRI_REPLAY = file;
-    process.env.COLIBRI_REPLAY_RATE = '800';
     const s = await startInBrowser();
     delete process.env.COLIBRI_REPLAY;
     const { page } = s;
+    const pace = (tokensPerSecond) => page.evaluate((n) => window.go.main.Dev.Pace(n), tokensPerSecond);
+    const written = (blocks) => until(() => page.evaluate((n) => document.querySelectorAll('figure.code').length >= n, blocks), `${blocks} blocks of code`, 240_000);
     try {
       await ready(page);
+      // At the pace that is judged near the beginning and at the end, where it would be slowest; quickly in between.
       const answer = await ask(page, 'Explain the cache at length.');
-      await until(() => page.evaluate(() => document.querySelectorAll('figure.code').length > 60), 'the first 60 code blocks', 90_000);
-      const steady = await frames(page, () => until(() => page.evaluate(() => document.querySelectorAll('figure.code').length >= 150), 'the next 90', 120_000));
-      record('100 KB answer with 200 code blocks at 800 tok/s', { frames: steady, heapBytes: await heapBytes(page) });
+      await written(4);
+      const beginning = await frames(page, () => written(20));
+      await pace(3000);
+      await written(180);
       // The reader scrolls away while the text still grows.
       await page.mouse.move(600, 400);
       await page.mouse.wheel(0, -600);
-      await page.getByRole('button', { name: 'To the end of the conversation' }).waitFor();
+      const back = page.getByRole('button', { name: 'To the end of the conversation' });
+      await back.waitFor();
       await page.evaluate(() => new Promise((done) => setTimeout(done, 500))); // the smooth scroll ends
       const place = await page.locator('.scroller').evaluate((e) => e.scrollTop);
-      await answered(answer, 120_000);
+      await pace(200);
+      await written(184);
       const now = await page.locator('.scroller').evaluate((e) => e.scrollTop);
       assert.ok(Math.abs(now - place) < 3, `the view moved from ${place} to ${now} under a reader who had scrolled away`);
+      await back.click();
+      const end = await frames(page, () => written(200));
+      await answered(answer, 120_000);
+      assert.ok(await page.locator('.scroller').evaluate((e) => e.scrollHeight - e.clientHeight - e.scrollTop < 4), 'the view did not follow to the end');
+      record('100 KB answer with 200 code blocks at 200 tok/s', { blocks4to20: beginning, blocks184to200: end, heapBytes: await heapBytes(page) });
       assert.deepEqual(s.errors, []);
       await picture(page, '21-long-answer');
     } finally {

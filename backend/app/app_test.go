@@ -545,6 +545,43 @@ func TestExportAndImportKeepTheTree(t *testing.T) {
 	}
 }
 
+// Two thousand events, one after the other, would keep the page busy for seconds: it reads the list again instead.
+func TestManyImportedChatsAreToldAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		chats int
+		told  map[string]int
+	}{
+		{maxAnnounced, map[string]int{"conversation": maxAnnounced}},
+		{maxAnnounced + 1, map[string]int{"resync": 1}},
+	} {
+		f := newFixture(t)
+		file := exported{Format: exportFormat, Version: 1}
+		for range c.chats {
+			file.Conversations = append(file.Conversations, exportedChat{Messages: []Message{}})
+		}
+		raw, err := json.Marshal(file)
+		f.must(err)
+		path := filepath.Join(t.TempDir(), "many.json")
+		f.must(os.WriteFile(path, raw, 0o600))
+		if n, err := f.Import(path); err != nil || n != c.chats {
+			t.Fatalf("%d chats were imported: %v", n, err)
+		}
+		f.MenuCommand("last")
+		told := map[string]int{}
+		for e := range f.events {
+			if e.Kind == "menu" {
+				break
+			}
+			if e.Kind != "stats" {
+				told[e.Kind]++
+			}
+		}
+		if !maps.Equal(told, c.told) {
+			t.Errorf("%d chats: %v, want %v", c.chats, told, c.told)
+		}
+	}
+}
+
 // The page's types are written by hand; a field that was renamed on one side only would be undefined in silence.
 func TestTypeScriptMirrorsGo(t *testing.T) {
 	source, err := os.ReadFile("../../frontend/src/lib/bridge/types.ts")

@@ -92,6 +92,9 @@ func fileName(title string) string {
 	return name
 }
 
+// maxAnnounced conversations are told to the page one by one; of more it reads the whole list again.
+const maxAnnounced = 50
+
 const maxImportBytes = 256 << 20
 
 // Import adds the conversations of a file that Export wrote, as new ones. It checks the whole file first and keeps all of it or nothing.
@@ -131,8 +134,12 @@ func (a *App) Import(path string) (int, error) {
 	if err := a.opts.Store.PutAll(conversations, messages); err != nil {
 		return 0, fmt.Errorf("the chats could not be kept: %w", err)
 	}
-	for _, c := range conversations {
-		a.postConversationLocked(c)
+	if len(conversations) > maxAnnounced {
+		a.events.post("resync", "resync", nil)
+	} else {
+		for _, c := range conversations {
+			a.postConversationLocked(c)
+		}
 	}
 	return len(file.Conversations), nil
 }
