@@ -143,9 +143,12 @@ export async function startInBrowser({ dataDir = temporaryFolder(), args = [], v
   };
 }
 
-/** Wails' development overlay styles itself inline, which our content policy forbids; production has no overlay. */
+/**
+ * Wails' development overlay styles itself inline, which our content policy forbids, and its calls go through a socket that is closed before a
+ * page is left; production has neither.
+ */
 function isDevServersOwn(message) {
-  return message.location().url.includes('/wails/ipc.js');
+  return message.location().url.includes('/wails/ipc.js') || /reading 'send'\)[^]*\/wails\/ipc\.js/.test(message.text());
 }
 
 /** Figures of this run, kept beside the pictures. A slow machine makes them worse, so no test judges them. */
