@@ -145,10 +145,10 @@ func (a *App) measureOffered(offer Offer) {
 		a.events.post("offer", offer.ID, a.offers[i])
 		return
 	}
-	for i := range a.containers {
-		if known := &a.containers[i]; samePath(known.Path, offer.Path) && known.SpeedHigh == 0 && c.SpeedHigh > 0 {
+	for _, known := range a.containers {
+		if samePath(known.Path, offer.Path) && known.SpeedHigh == 0 && c.SpeedHigh > 0 {
 			known.SpeedLow, known.SpeedHigh = c.SpeedLow, c.SpeedHigh
-			if err := a.saveLibraryLocked(); err != nil {
+			if err := a.replaceContainerLocked(known); err != nil {
 				a.log.Error("expected speed", "path", offer.Path, "error", err)
 			}
 		}

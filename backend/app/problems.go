@@ -209,7 +209,7 @@ func ownAdvice(text string) (what, advice string) {
 
 // imperatives are the words with which the advice in errors begins. A test finds words that are missing here.
 var imperatives = strings.Fields("add ask check choose close connect convert copy delete download drop free get give load lower move put quit raise " +
-	"remove replace restart run shorten stop try update use wait")
+	"remove replace restart run shorten start stop try update use wait")
 
 // asSentence begins with a capital, unless the first word is a name of something, and ends with a full stop. Errors that were joined
 // are joined by semicolons: the window shows one line.

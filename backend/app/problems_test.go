@@ -170,15 +170,20 @@ func TestARefusedWriteLeavesEverythingAsItWas(t *testing.T) {
 	must(t, json.Unmarshal(f.wait("offer", nil).Data, &offer))
 	broken := filepath.Join(t.TempDir(), "not a folder")
 	must(t, os.WriteFile(broken, nil, 0o600))
+	keepIn := func(dir string) {
+		f.mu.Lock()
+		f.opts.DataDir = dir
+		f.mu.Unlock()
+	}
 	whole := f.opts.DataDir
-	f.opts.DataDir = broken
+	keepIn(broken)
 	if _, err := f.AcceptOffer(offer.ID); err == nil || len(f.Library()) != 2 {
 		t.Errorf("adding: %v; the library is now %v", err, f.Library())
 	}
 	if err := f.RemoveContainer(kept); err == nil || len(f.Library()) != 2 {
 		t.Errorf("removing: %v; the library is now %v", err, f.Library())
 	}
-	f.opts.DataDir = whole
+	keepIn(whole)
 	if _, err := f.AcceptOffer(offer.ID); err != nil || len(f.Library()) != 3 {
 		t.Errorf("the offer, again: %v; the library is now %v", err, f.Library())
 	}
