@@ -105,17 +105,22 @@ func (b *Backend) keepWired() {
 		case <-b.stop:
 			return
 		case now := <-ticker.C:
-			switch nextBeat(now.Sub(time.Unix(0, b.lastUse.Load())), claimed) {
-			case wire:
-				C.coli_metal_heartbeat(b.c, 1)
-				claimed = true
-			case letGo:
-				C.coli_metal_heartbeat(b.c, 0)
-				claimed = false
-			case rest:
-			}
+			claimed = b.heartbeat(now, claimed)
 		}
 	}
+}
+
+// heartbeat is one beat; it takes whether the memory is claimed and returns whether it is now.
+func (b *Backend) heartbeat(now time.Time, claimed bool) bool {
+	switch nextBeat(now.Sub(time.Unix(0, b.lastUse.Load())), claimed) {
+	case wire:
+		C.coli_metal_heartbeat(b.c, 1)
+		return true
+	case letGo:
+		C.coli_metal_heartbeat(b.c, 0)
+		return false
+	}
+	return claimed
 }
 
 // Close waits for what is under way and releases everything.

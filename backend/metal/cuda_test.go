@@ -89,7 +89,7 @@ func joinMasks(ptx string) string {
 }
 
 // TestShadersCompileAsCUDA compiles the kernels to PTX: for the encoding that matters most, and where COLIBRI_PTX_DIR names a folder for every
-// encoding and into it, for the bench. "wide" and "few" are the two forms of matvec and of expert_gate_up.
+// encoding and into it, for the bench. "wide", "few" and "own" are forms of matvec, the first two of expert_gate_up as well.
 func TestShadersCompileAsCUDA(t *testing.T) {
 	clang, err := exec.LookPath("clang++-19")
 	if err != nil {
@@ -117,7 +117,7 @@ func TestShadersCompileAsCUDA(t *testing.T) {
 	}
 	for name, encoding := range encodings {
 		for _, xrows := range rows {
-			for form, flags := range map[string][2]string{"wide": {"true", "false"}, "few": {"false", "true"}} {
+			for form, flags := range map[string][2]string{"wide": {"true", "false"}, "few": {"false", "true"}, "own": {"false", "false"}} {
 				out := filepath.Join(dir, name+"-x"+xrows+"-"+form+".ptx")
 				arguments := []string{"-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_90", "--cuda-feature=+ptx80", "-nocudainc", "-nocudalib", "-O3", "-S", "-std=c++17", "-I", "cuda",
 					"-ffp-contract=off", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-const-variable", "-Wno-pragma-once-outside-header", "-Wno-unknown-cuda-version"}

@@ -608,4 +608,54 @@ func TestHeartbeatKeepsMemoryForAsLongAsAConversationLasts(t *testing.T) {
 	if heartbeatPeriod >= time.Second {
 		t.Error("the system lets memory go after a second; the heartbeat must come before that")
 	}
+
+	b := openTest(t, simulator.Options{Strict: true}, Options{})
+	a := newArena(t, b, 1<<20)
+	smallProduct(t, b, a, 1)
+	last := time.Unix(0, b.lastUse.Load())
+	asked := simulator.Calls("requestResidency")
+	if !b.heartbeat(last.Add(time.Second), false) || simulator.Calls("requestResidency") == asked {
+		t.Error("a second after a call the memory is not claimed")
+	}
+	given := simulator.Calls("endResidency")
+	if b.heartbeat(last.Add(heartbeatAfter), true) || simulator.Calls("endResidency") != given+1 {
+		t.Error("after idle minutes the memory is not given free")
+	}
+	if b.heartbeat(last.Add(2*heartbeatAfter), false) || simulator.Calls("endResidency") != given+1 {
+		t.Error("memory is given free twice")
+	}
+	smallProduct(t, b, a, 2) // what was given free is there for the next call
+}
+
+// A call whose GPU time would exceed the cap is several command buffers, and its numbers are those of one. The simulated clock makes the GPU
+// look as slow as the host believes possible, 10⁹ multiply-adds a second: 2·10⁸ a command buffer.
+func TestCallsOfLongGPUTimeAreCut(t *testing.T) {
+	b := openTest(t, simulator.Options{GPUClockFactor: 1e6}, Options{})
+	a := newArena(t, b, 16<<20)
+	rng := newQuietRand(3, 3)
+	const columns, outputs, rows = 1024, 512, 400
+	w := a.randomWeight(rng, encodings[6], outputs, columns)
+	x, y, again := a.random(rng, rows*columns), a.floats(rows*outputs), a.floats(rows*outputs)
+	before := b.Counters().CommandBuffers
+	if err := b.Linear(&w, x, y, rows); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Counters().CommandBuffers - before; n != 1 {
+		t.Errorf("%d command buffers before the speed is known, 1 expected", n)
+	}
+	for range 10 { // the estimate halves its distance each time
+		if err := b.Linear(&w, x, again, 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before = b.Counters().CommandBuffers
+	if err := b.Linear(&w, x, again, rows); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Counters().CommandBuffers - before; n != 2 {
+		t.Errorf("%d command buffers for 2.1·10⁸ multiply-adds, 2 expected", n)
+	}
+	if !slices.Equal(y, again) {
+		t.Error("numbers depend on how the call is cut")
+	}
 }

@@ -62,10 +62,10 @@ static void copy_text(char *to, size_t bytes, NSString *text) {
 
 static id<MTLComputePipelineState> build_pipeline(coli_metal *metal, coli_kernel kernel, const coli_constants *c, coli_metal_error *error) {
     const uint32_t numbers[] = {c->format, c->group_units, c->whole, c->format_b,      c->group_units_b,  c->whole_b,       c->xrows,
-                                c->dim_a,  c->dim_b,       c->shared_values, c->heads_per_simd, c->share_columns, c->few_rows};
+                                c->dim_a,  c->dim_b,       c->shared_values, c->heads_per_simd, c->share_columns, c->few};
     MTLFunctionConstantValues *values = [[MTLFunctionConstantValues alloc] init];
     for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        if (i == CONSTANT_WHOLE || i == CONSTANT_WHOLE_B || i == CONSTANT_SHARED_VALUES || i == CONSTANT_SHARE_COLUMNS || i == CONSTANT_FEW_ROWS) {
+        if (i == CONSTANT_WHOLE || i == CONSTANT_WHOLE_B || i == CONSTANT_SHARED_VALUES || i == CONSTANT_SHARE_COLUMNS || i == CONSTANT_FEW) {
             const uint8_t flag = numbers[i] != 0;
             [values setConstantValue:&flag type:MTLDataTypeBool atIndex:i];
         } else {
@@ -109,7 +109,7 @@ id<MTLComputePipelineState> coli_pipeline_for(coli_metal *metal, coli_kernel ker
     if (!(reads & READS_SECOND)) key.format_b = key.group_units_b = key.whole_b = 0;
     if (!(reads & READS_XROWS)) key.xrows = 0;
     if (kernel != KERNEL_MATVEC) key.share_columns = 0;
-    if (kernel != KERNEL_EXPERT_GATE_UP) key.few_rows = 0;
+    if (kernel != KERNEL_EXPERT_GATE_UP && kernel != KERNEL_MATVEC) key.few = 0;
     if (!(reads & READS_ATTENTION)) key.dim_a = key.dim_b = key.shared_values = key.heads_per_simd = 0;
     const uint8_t *bytes = (const uint8_t *)&key;
     uint32_t hash = 2166136261u ^ (uint32_t)kernel;
@@ -151,11 +151,14 @@ int coli_metal_prepare(coli_metal *metal, uint32_t format, uint32_t group, coli_
                 if (coli_pipeline_for(metal, users[i], &c, error) == nil) status = COLI_METAL_COMPILE;
             }
         }
-        c.share_columns = 0; // the second forms of two kernels
-        c.few_rows = 1;
+        c.share_columns = 0; // the other forms of two kernels
         for (c.xrows = 1; status == COLI_METAL_OK && stages(format, c.group_units) && c.xrows <= MAX_XROWS; c.xrows *= 2) {
             if (coli_pipeline_for(metal, KERNEL_MATVEC, &c, error) == nil) status = COLI_METAL_COMPILE;
-            if (c.xrows == 1 && coli_pipeline_for(metal, KERNEL_EXPERT_GATE_UP, &c, error) == nil) status = COLI_METAL_COMPILE;
+        }
+        c.xrows = c.few = 1;
+        if (status == COLI_METAL_OK && stages(format, c.group_units) &&
+            (coli_pipeline_for(metal, KERNEL_MATVEC, &c, error) == nil || coli_pipeline_for(metal, KERNEL_EXPERT_GATE_UP, &c, error) == nil)) {
+            status = COLI_METAL_COMPILE;
         }
     }
     return status;

@@ -64,7 +64,7 @@ typedef struct {
     uint32_t format_b, group_units_b, whole_b;
     uint32_t xrows;
     uint32_t dim_a, dim_b, shared_values, heads_per_simd;
-    uint32_t share_columns, few_rows;
+    uint32_t share_columns, few;
 } coli_constants;
 
 typedef struct {

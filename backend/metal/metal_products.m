@@ -86,8 +86,9 @@ void coli_multiply(coli_metal_submit *submit, const coli_operand *w, coli_produc
             coli_encode(submit, KERNEL_GEMM, &constants, &p, sizeof p, divide_up(outputs, GEMM_OUTPUTS), divide_up(count, GEMM_ROWS), blocks);
         } else {
             constants.xrows = count == 1 ? 1 : count == 2 ? 2 : MAX_XROWS;
-            constants.share_columns = share_columns(w->format, w->group_units, w->matrix.columns);
-            const uint32_t rows = constants.share_columns ? MATVEC_ROWS : MATVEC_SIMDGROUPS * down_rows(true, constants.xrows);
+            constants.share_columns = share_columns(w->format, w->group_units, w->matrix.rows, w->matrix.columns);
+            constants.few = !constants.share_columns && few_own_rows(outputs * blocks, constants.xrows);
+            const uint32_t rows = constants.share_columns ? MATVEC_ROWS : MATVEC_SIMDGROUPS * own_rows(constants.xrows, constants.few != 0);
             coli_encode(submit, KERNEL_MATVEC, &constants, &p, sizeof p, divide_up(outputs, rows), divide_up(count, constants.xrows), blocks);
         }
     }

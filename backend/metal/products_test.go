@@ -48,6 +48,8 @@ func TestLinearAtModelShapes(t *testing.T) {
 		{g64, 2048, 1, 6144}, {g64, 6144, 4, 2048}, {int8, 2048, 1, 6144}, {int8, 576, 4, 6144}, {fp8, 2048, 1, 6144}, {fp8, 6144, 1, 2048}, {f32, 256, 3, 6144},
 		{g64, 512, 1, 16384}, {g64, 1024, 2, 12288}, {encodings[9], 2048, 1, 6144}, {encodings[4], 2048, 2, 6144}, {encodings[5], 2048, 1, 6144}, {encodings[1], 512, 1, 6144},
 		{g64, 192, 40, 6144}, {int8, 130, 64, 6144},
+		// SIMD-groups with rows of their own, in few threadgroups and in many: see share_columns and few_own_rows.
+		{g64, 4099, 1, 4096}, {g64, 4099, 2, 4096}, {encodings[9], 4099, 1, 4096}, {g64, 8200, 1, 480}, {g64, 8200, 3, 480}, {encodings[4], 8200, 1, 480}, {encodings[5], 8200, 1, 4096},
 	}
 	for _, k := range tasks {
 		rng := newQuietRand(uint64(k.outputs), uint64(k.columns))

@@ -273,12 +273,13 @@ static const Encoding encodings[] = {{"int4-g64", FORMAT_INT4_GROUP, 8}, {"int8-
                                      {"fp8", FORMAT_FP8_BLOCK128, 1}, {"bf16", FORMAT_BF16, 1}, {"f16", FORMAT_F16, 1}, {"f32", FORMAT_F32, 1}};
 
 // GLM-5.2: 8 experts of 6144 × 2048; a layer's projections in the phases in which a layer runs them.
-static constexpr uint32_t HIDDEN = 6144, INNER = 2048, EXPERTS = 8, SETS = 6, LAYERS = 12;
+static constexpr uint32_t HIDDEN = 6144, INNER = 2048, EXPERTS = 8, SETS = 6, LAYERS = 12, WIDEST = 16384, VOCABULARY = 154880;
 enum { QUERY_A, KV_A, INDEX_KEY, QUERY_B, INDEX_QUERY, OUTPUT, ROUTER, SHAPES };
 static const struct { const char *name; uint32_t rows, columns; } shapes[SHAPES] = {{"q_a", 2048, 6144}, {"kv_a", 576, 6144}, {"index key", 128, 6144}, {"q_b", 16384, 2048}, {"index query", 4096, 2048}, {"o", 6144, 16384}, {"router", 256, 6144}};
 
 static void measure(const std::string &folder, const Encoding &e, double copied) {
-    const Kernels wide = load(folder + e.name + "-x1-wide.ptx"), few = load(folder + e.name + "-x1-few.ptx"), four = load(folder + e.name + "-x4-wide.ptx");
+    const Kernels wide = load(folder + e.name + "-x1-wide.ptx"), few = load(folder + e.name + "-x1-few.ptx"), own = load(folder + e.name + "-x1-own.ptx");
+    const Kernels four = load(folder + e.name + "-x4-wide.ptx"), fourOwn = load(folder + e.name + "-x4-own.ptx");
     const bool staged = stages(e.id, e.group_units);
     auto registers = [](Handle f) {
         int n, local;
@@ -299,8 +300,9 @@ static void measure(const std::string &folder, const Encoding &e, double copied)
     for (uint32_t l = 0; l < LAYERS; l++) {
         for (int i = 0; i < SHAPES; i++) layers[l].push_back(l == 0 ? weight(e.id, shapes[i].rows, shapes[i].columns) : again(layers[0][i]));
     }
-    const std::vector<float> x = numbers(4 * HIDDEN), wideX = numbers(16384);
-    const Address input = upload(x), inner = room(4 * EXPERTS * INNER * 4), output = room((size_t)4 * EXPERTS * HIDDEN * 4), from = upload(wideX), to = room(16384 * 4), beside = room(16384 * 4);
+    const Weight head = weight(e.id, VOCABULARY, HIDDEN); // larger than the cache
+    const std::vector<float> x = numbers(4 * HIDDEN), wideX = numbers(4 * WIDEST);
+    const Address input = upload(x), inner = room(4 * EXPERTS * INNER * 4), output = room((size_t)4 * EXPERTS * HIDDEN * 4), from = upload(wideX), to = room(4 * VOCABULARY * 4), beside = room(WIDEST * 4);
     std::vector<ExpertItem> items;
     std::vector<Pair> pairs;
     for (uint32_t i = 0; i < EXPERTS * SETS; i++) items.push_back({gates[i].matrix, ups[i].matrix, downs[i].matrix, i % EXPERTS, 1});
@@ -318,11 +320,16 @@ static void measure(const std::string &folder, const Encoding &e, double copied)
         p.first_item = first + (xrows == 1 ? 0 : EXPERTS * SETS);
         launch((xrows == 1 ? wide : four).function("expert_down"), p, up(HIDDEN, MATVEC_SIMDGROUPS * down_rows(staged, xrows)), count, MATVEC_SIMDGROUPS * LANES);
     };
-    auto project = [&](const Weight &w, Address y, Handle on) {
-        const bool share = share_columns(e.id, e.group_units, w.matrix.columns);
+    auto form = [&](const Weight &w, uint32_t xrows) { // of matvec, and its weight rows per threadgroup
+        if (share_columns(e.id, e.group_units, w.matrix.rows, w.matrix.columns)) return std::make_pair((xrows == 1 ? wide : four).function("matvec"), (uint32_t)MATVEC_ROWS);
+        const bool fewer = few_own_rows(w.matrix.rows, xrows);
+        return std::make_pair((xrows != 1 ? fourOwn : fewer ? few : own).function("matvec"), MATVEC_SIMDGROUPS * own_rows(xrows, fewer));
+    };
+    auto project = [&](const Weight &w, Address y, Handle on, uint32_t xrows = 1) {
+        const auto [kernel, rows] = form(w, xrows);
         MatvecParams m = {};
-        m.w = w.matrix, m.x = from, m.y = y, m.x_stride = w.matrix.columns, m.y_stride = w.matrix.rows, m.count = 1, m.outputs = w.matrix.rows;
-        launch((share ? wide : few).function("matvec"), m, up(w.matrix.rows, share ? (uint32_t)MATVEC_ROWS : MATVEC_SIMDGROUPS * down_rows(true, 1)), 1, MATVEC_SIMDGROUPS * LANES, on);
+        m.w = w.matrix, m.x = from, m.y = y, m.x_stride = w.matrix.columns, m.y_stride = w.matrix.rows, m.count = xrows, m.outputs = w.matrix.rows;
+        launch(kernel, m, up(w.matrix.rows, rows), 1, MATVEC_SIMDGROUPS * LANES, on);
     };
     // Runs what belongs to one phase side by side, as a concurrent encoder does between two barriers.
     auto phase = [&](auto main, auto aside) {
@@ -361,20 +368,24 @@ static void measure(const std::string &folder, const Encoding &e, double copied)
         }
         compare(std::string(e.name) + " down, rows: " + std::to_string(xrows), want, got);
     }
-    for (int i = 0; i < SHAPES; i++) {
-        check(toDevice(to, nothing.data(), 16384 * 4), "fill");
-        project(layers[0][i], to, stream);
-        check(synchronise(), "run");
-        std::vector<float> y(shapes[i].rows);
-        check(toHost(y.data(), to, y.size() * 4), "read");
-        std::vector<double> want, got;
-        for (int k = 0; k < 200; k++) {
-            const uint32_t r = k == 0 ? shapes[i].rows - 1 : rng() % shapes[i].rows;
-            double v = 0;
-            for (uint32_t c = 0; c < shapes[i].columns; c++) v += layers[0][i].value(r, c) * wideX[c];
-            want.push_back(v), got.push_back(y[r]);
+    for (int i = 0; i <= SHAPES; i++) {
+        const Weight &w = i < SHAPES ? layers[0][i] : head;
+        const uint32_t rows = w.matrix.rows, columns = w.matrix.columns;
+        for (uint32_t xrows : {1u, 4u}) {
+            std::vector<float> y(xrows * rows, NAN);
+            check(toDevice(to, y.data(), y.size() * 4), "fill");
+            project(w, to, stream, xrows);
+            check(synchronise(), "run");
+            check(toHost(y.data(), to, y.size() * 4), "read");
+            std::vector<double> want, got;
+            for (int k = 0; k < 200; k++) {
+                const uint32_t r = k == 0 ? rows - 1 : rng() % rows, t = k % xrows;
+                double v = 0;
+                for (uint32_t c = 0; c < columns; c++) v += w.value(r, c) * wideX[t * columns + c];
+                want.push_back(v), got.push_back(y[(size_t)t * rows + r]);
+            }
+            compare(std::string(e.name) + " " + (i < SHAPES ? shapes[i].name : "head") + ", rows: " + std::to_string(xrows), want, got);
         }
-        compare(std::string(e.name) + " " + shapes[i].name, want, got);
     }
 
     // times
@@ -385,8 +396,9 @@ static void measure(const std::string &folder, const Encoding &e, double copied)
     report("moe_block, 8 experts of 4 rows", seconds([&] { for (uint32_t s = 0; s < SETS; s++) gateUp(s * EXPERTS, EXPERTS, 4), down(s * EXPERTS, EXPERTS, 4); }) / SETS, EXPERTS * third * 3,
            registers(four.function("expert_gate_up")));
     for (int i = 0; i < SHAPES; i++) {
-        report(shapes[i].name, seconds([&] { for (auto &l : layers) project(l[i], to, stream); }) / LAYERS, layers[0][i].bytes(), registers((share_columns(e.id, e.group_units, shapes[i].columns) ? wide : few).function("matvec")));
+        report(shapes[i].name, seconds([&] { for (auto &l : layers) project(l[i], to, stream); }) / LAYERS, layers[0][i].bytes(), registers(form(layers[0][i], 1).first));
     }
+    report("head", seconds([&] { project(head, to, stream); }), head.bytes(), registers(form(head, 1).first));
     const uint32_t shared = EXPERTS * SETS;
     report("shared expert", seconds([&] { for (uint32_t i = 0; i < shared; i++) gateUp(i, 1, 1), down(i, 1, 1); }) / shared, third * 3, registers(few.function("expert_gate_up")));
     auto layer = [&](uint32_t l, bool all) {

@@ -38,8 +38,9 @@ enum Geometry {
     GATE_ROWS = 2,           // weight rows per SIMD-group and matrix in expert_gate_up: see gate_rows
     DOWN_ROWS = 4,           // weight rows per SIMD-group in expert_down: see down_rows
     STAGED_ROWS = 3,         // in both, with one row of staged activations
-    FEW_GROUPS = 512,        // threadgroups below which they take fewer rows each, to be more
-    SHARED_COLUMNS = 4096,   // columns from which four SIMD-groups have enough to share
+    FEW_GROUPS = 512,        // threadgroups below which a kernel takes its form for few: see gate_rows, own_rows
+    SHARED_COLUMNS = 4096,   // columns from which four SIMD-groups have enough to share, and …
+    SHARED_ROWS = 4096,      // … rows from which they are busy without
     MAX_XROWS = 4,           // activation rows that share one reading of the weights
     NORM_THREADS = 256,      // rms_norm
     ELEMENT_THREADS = 256,   // combine, embed
@@ -77,9 +78,12 @@ COLI_INLINE bool stages(uint_t format, uint_t group_units) { return span_units(f
 COLI_INLINE uint_t gate_rows(bool staged, uint_t xrows, bool few) { return !staged || xrows != 1 ? (uint_t)GATE_ROWS : few ? 1 : (uint_t)STAGED_ROWS; }
 COLI_INLINE uint_t down_rows(bool staged, uint_t xrows) { return staged && xrows == 1 ? (uint_t)STAGED_ROWS : (uint_t)DOWN_ROWS; }
 // Whether SIMD-groups share a row's columns in matvec. It follows from the weight alone, as it decides the order of additions.
-COLI_INLINE bool share_columns(uint_t format, uint_t group_units, uint_t columns) {
-    return span_units(format, group_units) != SPAN_MAX_UNITS || columns >= SHARED_COLUMNS;
+COLI_INLINE bool share_columns(uint_t format, uint_t group_units, uint_t rows, uint_t columns) {
+    return span_units(format, group_units) != SPAN_MAX_UNITS || (columns >= SHARED_COLUMNS && rows < SHARED_ROWS);
 }
+// Rows per SIMD-group in matvec where they do not. In few threadgroups there are registers for one more, and for reading ahead.
+COLI_INLINE uint_t own_rows(uint_t xrows, bool few) { return xrows == 1 && !few ? (uint_t)STAGED_ROWS : (uint_t)DOWN_ROWS; }
+COLI_INLINE bool few_own_rows(uint_t outputs, uint_t xrows) { return xrows == 1 && outputs < FEW_GROUPS * MATVEC_SIMDGROUPS * DOWN_ROWS; }
 
 // Indexes of the function constants (see common.metal).
 enum FunctionConstant {
@@ -95,7 +99,7 @@ enum FunctionConstant {
     CONSTANT_SHARED_VALUES = 9,
     CONSTANT_HEADS_PER_SIMD = 10,
     CONSTANT_SHARE_COLUMNS = 11,
-    CONSTANT_FEW_ROWS = 12
+    CONSTANT_FEW = 12
 };
 
 // A weight of rows by columns. row_groups is the number of scales of a row (of a row of tiles, for fp8).

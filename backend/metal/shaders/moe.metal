@@ -16,7 +16,7 @@ inline void expert_gate_up_rows(constant ExpertParams &p, uint3 group, uint simd
     float gates[ROWS * MAX_XROWS];
     float ups[ROWS * MAX_XROWS];
     const uint last = p.inner_width - 1;
-    multiply_rows<ROWS, true, STAGED>(gate, up, min(span_units(FORMAT, GROUP_UNITS), span_units(FORMAT_B, GROUP_UNITS_B)), min(output, last), last, lane,
+    multiply_rows<ROWS, true, STAGED, false>(gate, up, min(span_units(FORMAT, GROUP_UNITS), span_units(FORMAT_B, GROUP_UNITS_B)), min(output, last), last, lane,
                                       LANES, simdgroup * LANES + lane, floats_at(p.input), offsets, staged, gates, ups);
     for (uint t = 0; t < XROWS; t++) {
         const float g = gather_rows<ROWS>(FORMAT, gate, output, last, t, lane, gates);
@@ -35,7 +35,7 @@ kernel void expert_gate_up(constant ExpertParams &p [[buffer(0)]],
     if (stages(FORMAT, GROUP_UNITS) && stages(FORMAT_B, GROUP_UNITS_B)) {
         if (XROWS != 1) {
             expert_gate_up_rows<GATE_ROWS, true>(p, group, simdgroup, lane, staged);
-        } else if (FEW_ROWS) {
+        } else if (FEW) {
             expert_gate_up_rows<1, true>(p, group, simdgroup, lane, staged);
         } else {
             expert_gate_up_rows<STAGED_ROWS, true>(p, group, simdgroup, lane, staged);
@@ -61,7 +61,7 @@ inline void expert_down_rows(constant ExpertParams &p, uint3 group, uint simdgro
     }
     float sums[ROWS * MAX_XROWS];
     const uint last = p.hidden - 1;
-    multiply_rows<ROWS, false, STAGED>(down, down, span_units(FORMAT, GROUP_UNITS), min(output, last), last, lane, LANES, simdgroup * LANES + lane,
+    multiply_rows<ROWS, false, STAGED, false>(down, down, span_units(FORMAT, GROUP_UNITS), min(output, last), last, lane, LANES, simdgroup * LANES + lane,
                                        floats_at(p.inner), offsets, staged, sums, sums);
     for (uint t = 0; t < XROWS; t++) {
         const float v = gather_rows<ROWS>(FORMAT, down, output, last, t, lane, sums);

@@ -16,6 +16,7 @@ typedef struct {
     int no_device;               // MTLCreateSystemDefaultDevice gives nil
     int residency_sets;          // 0: available; 1: newResidencySetWithDescriptor gives nil; 2: the device does not know the method (macOS 14)
     int collect;                 // reports are kept, not printed
+    uint64_t gpu_clock_factor;   // 0: 1; command buffers report so many times the GPU time they took
 } colibri_sim_options;
 // Also forgets reports, counts and faults. No command buffer may be in flight.
 void colibri_sim_configure(const colibri_sim_options *options);

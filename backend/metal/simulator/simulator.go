@@ -31,7 +31,8 @@ type Options struct {
 	WorkingSet      uint64
 	NoDevice        bool
 	ResidencySets   ResidencySets
-	Collect         bool // reports are kept, not printed
+	Collect         bool   // reports are kept, not printed
+	GPUClockFactor  uint64 // command buffers report so many times the GPU time they took; 0: 1
 }
 
 func flag(b bool) C.int {
@@ -45,7 +46,7 @@ func flag(b bool) C.int {
 func Configure(o Options) {
 	c := C.colibri_sim_options{
 		strict: flag(o.Strict), seed: C.uint64_t(o.Seed), max_buffer_length: C.uint64_t(o.MaxBufferLength), working_set: C.uint64_t(o.WorkingSet),
-		no_device: flag(o.NoDevice), residency_sets: C.int(o.ResidencySets), collect: flag(o.Collect),
+		no_device: flag(o.NoDevice), residency_sets: C.int(o.ResidencySets), collect: flag(o.Collect), gpu_clock_factor: C.uint64_t(o.GPUClockFactor),
 	}
 	C.colibri_sim_configure(&c)
 }

@@ -124,7 +124,7 @@ struct Gpu {
         for (auto &chunk : c->chunks) giveChunk(chunk);
         c->chunks.clear();
         c->queue->outstanding--;
-        c->end = now();
+        c->end = c->start + (now() - c->start) * (double)std::max<uint64_t>(options().gpu_clock_factor, 1);
         c->status = c->errorCode ? Status::Error : Status::Completed;
         finished.notify_all();
     }
