@@ -27,10 +27,16 @@ import (
 var assets embed.FS
 
 func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "colibri:", err)
-		os.Exit(1)
+	err := run()
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "colibri:", err)
+	var early unstarted
+	if errors.As(err, &early) {
+		_ = early.show() // where there is no screen, the line above has said it
+	}
+	os.Exit(1)
 }
 
 func run() error {
@@ -40,7 +46,7 @@ func run() error {
 	}
 	dir, err := dataDir()
 	if err != nil {
-		return err
+		return unstarted{err}
 	}
 	paths := pathArguments(os.Args[1:])
 	instance, err := app.Claim(dir, paths)
@@ -48,19 +54,19 @@ func run() error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return unstarted{err}
 	}
 	defer instance.Close()
 	logFile, err := app.OpenLog(filepath.Join(dir, "logs"))
 	if err != nil {
-		return err
+		return unstarted{err}
 	}
 	defer logFile.Close()
 	log := slog.New(slog.NewTextHandler(logFile, nil))
 
 	store, notices, err := app.OpenStore(filepath.Join(dir, "conversations.db"))
 	if err != nil {
-		return err
+		return unstarted{err}
 	}
 	window := newWindow(log, instance)
 	core, err := app.New(app.Options{
@@ -68,7 +74,7 @@ func run() error {
 		Send: window.send, Log: log, Notices: notices,
 	})
 	if err != nil {
-		return err
+		return unstarted{err}
 	}
 	window.core = core
 	core.OpenPaths(paths)

@@ -101,7 +101,8 @@ for (const look of WALKS) describe(look.name, () => {
         const { wails, go } = window;
         const notify = wails.EventsNotify;
         const stop = go.main.App.Stop;
-        wails.EventsNotify = (message) => setTimeout(() => notify(message), 300);
+        const held = [];
+        wails.EventsNotify = (message) => held.push(message);
         window.stopped = 0;
         go.main.App.Stop = (...a) => {
           window.stopped += 1;
@@ -109,13 +110,15 @@ for (const look of WALKS) describe(look.name, () => {
         };
         window.restoreWire = () => {
           wails.EventsNotify = notify;
+          for (const message of held.splice(0)) notify(message);
           go.main.App.Stop = stop;
         };
       });
       const answer = await ask(page, 'Tell me a very long story about a river.');
       await page.keyboard.press('Escape');
+      const stopped = await page.evaluate(() => (window.restoreWire(), window.stopped));
+      assert.equal(stopped, 1, 'the key was not taken as a stop');
       await answered(answer);
-      assert.equal(await page.evaluate(() => window.stopped), 1, 'the key was not taken as a stop');
     });
 
     it('shows the whole of an answer that ended before its call returned', async () => {

@@ -45,7 +45,7 @@ describe('for everybody', () => {
         await page.getByRole('menuitem', { name: 'Export as Markdown' }).click();
         const trouble = page.getByRole('alert').filter({ hasText: '/nowhere/at/all.md' });
         await trouble.waitFor();
-        assert.match(await trouble.innerText(), /could not be written to \/nowhere\/at\/all\.md.*\. The chat itself is untouched\. Choose a folder that is there, then try again\./);
+        assert.match(await trouble.innerText(), /was not exported: write \/nowhere\/at\/all\.md: no such file or directory\. The chat itself is untouched\. Choose a folder that is there, then try again\./);
         await check('notice');
         await page.keyboard.press('Control+,');
         await dialog.waitFor();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
-import { cpSync, existsSync, rmSync, readFileSync } from 'node:fs';
+import { cpSync, existsSync, rmSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { appBinary, end, pictures, root, startProgram, startScreen, temporaryFolder, until } from './harness.mjs';
@@ -129,5 +129,19 @@ it('takes a native drop of a container with a space and a letter beyond ASCII in
   await until(() => existsSync(join(dataDir, 'library.json')) && readFileSync(join(dataDir, 'library.json'), 'utf8').includes('Mein Maß'), 'the library to have the container');
   await end(drag);
   await program.stop('SIGTERM');
+  rmSync(folder, { recursive: true, force: true });
+});
+
+it('says in a window why it cannot start', async () => {
+  const folder = temporaryFolder();
+  const taken = join(folder, 'a file');
+  writeFileSync(taken, '');
+  const program = startProgram({ binary: appBinary, dataDir: join(taken, 'data'), display: screen.display });
+  const id = await windowOf(program);
+  await until(() => colours(shoot(id, 'window-6-not-started')) > 20, 'the sentence');
+  assert.match(program.output(), /the data folder cannot be made/);
+  tool('xdotool', 'windowclose', id);
+  await until(() => program.child.exitCode !== null || program.child.signalCode !== null, 'the end of the program');
+  assert.notEqual(program.child.exitCode, 0);
   rmSync(folder, { recursive: true, force: true });
 });

@@ -46,7 +46,7 @@ func (a *App) Export(id, format string) (name string, content []byte, err error)
 // WriteExport writes an exported conversation where the user wants it. Where that fails, a file that was there before stays.
 func WriteExport(path string, content []byte) error {
 	if err := replaceFile(path, content, 0o644); err != nil {
-		return fmt.Errorf("the chat could not be written to %s: %w", path, err)
+		return fmt.Errorf("the chat was not exported: %w", err)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (a *App) Import(path string) (int, error) {
 	}
 	now := time.Now().UnixMilli()
 	for i := range file.Conversations {
-		if err := renew(&file.Conversations[i], now); err != nil {
+		if err := renew(&file.Conversations[i], now-int64(i)); err != nil {
 			return 0, fmt.Errorf("%s: chat %d: %w", path, i+1, err)
 		}
 	}

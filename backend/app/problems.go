@@ -33,6 +33,11 @@ const (
 )
 
 var (
+	Starting = Activity{
+		"Your chats and settings are on disk as they were.",
+		"Start Colibri again; if the same happens again, restart the computer.",
+		"Connect the disk that Colibri's data folder is on, then start Colibri again.",
+	}
 	Answering = Activity{
 		"The question and what was written so far are kept.",
 		"Ask for another answer; if the same happens again, load the model again or choose another one.",

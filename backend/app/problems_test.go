@@ -92,7 +92,7 @@ func literal(e ast.Expr) string {
 var activities = map[string]Activity{
 	"Answering": Answering, "Asking": Asking, "Configuring": Configuring, "Copying": Copying, "Drafting": Drafting, "Exporting": Exporting, "Importing": Importing,
 	"KeepingAnswer": KeepingAnswer, "Listing": Listing, "Loading": Loading, "Opening": Opening, "Organising": Organising, "Reading": Reading, "Setting": Setting,
-	"Showing": Showing, "Stopping": Stopping,
+	"Showing": Showing, "Starting": Starting, "Stopping": Stopping,
 }
 
 func TestEveryActivityIsKnownHere(t *testing.T) {

@@ -178,8 +178,18 @@ func writeJSON(path string, v any) error {
 	return replaceFile(path, append(raw, '\n'), 0o600)
 }
 
-// replaceFile replaces the file whole: a crash or a full disk leaves the old or the new one, never half.
+// replaceFile replaces the file whole: a crash or a full disk leaves the old or the new one, never half. Its errors name the file, not the
+// one beside it that is written first.
 func replaceFile(path string, content []byte, mode os.FileMode) error {
+	err := replace(path, content, mode)
+	var beside *fs.PathError
+	if errors.As(err, &beside) {
+		return &fs.PathError{Op: "write", Path: path, Err: beside.Err}
+	}
+	return err
+}
+
+func replace(path string, content []byte, mode os.FileMode) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
 	if err != nil {
 		return err
