@@ -49,7 +49,7 @@ static void attend(const cpu_kernels *k, const cache_view *v, int n, const float
         if (visible[i] > most) most = visible[i];
     }
     for (int t0 = 0; t0 < most; t0 += attention_tile) {
-        const float *ka[attention_tile], *kb[attention_tile], *va[attention_tile];
+        const float *ka[attention_tile], *kb[attention_tile], *va[attention_tile], *later[attention_tile];
         int nt = least(attention_tile, most - t0), valid[query_tile];
         for (int t = 0; t < nt; t++) {
             size_t position = (size_t)(v->positions ? v->positions[t0 + t] : t0 + t);
@@ -57,14 +57,23 @@ static void attend(const cpu_kernels *k, const cache_view *v, int n, const float
             kb[t] = v->dim_b ? v->key_b + position * v->stride_b : ka[t];
             va[t] = v->value + position * v->stride_value;
         }
-        k->scores(q, n, ka, v->dim_a, kb, v->dim_b, nt, scores, attention_tile);
+        // While keys are multiplied the values are fetched (where they are not the keys), and then the next tile's keys.
+        const int after = least(attention_tile, most - t0 - attention_tile);
+        for (int t = 0; t < nt; t++) {
+            const int position = t0 + attention_tile + t;
+            later[t] = t < after ? v->key_a + (size_t)(v->positions ? v->positions[position] : position) * v->stride_a : ka[t];
+        }
+        k->scores(q, n, ka, v->dim_a, kb, v->dim_b, nt, scores, attention_tile, v->value == v->key_a ? NULL : va, v->dim_value);
         for (int i = 0; i < n; i++) {
             valid[i] = least(nt, visible[i] - t0);
             if (valid[i] > 0) factor[i] = k->softmax_step(scores + i * attention_tile, valid[i], &maximum[i], &sum[i]);
         }
         for (int i = 0, next; i < n; i = next) {
             for (next = i + 1; next < n && valid[next] == valid[i]; next++) {}
-            if (valid[i] > 0) k->weigh(out + i, factor + i, next - i, scores + i * attention_tile, attention_tile, va, v->dim_value, valid[i]);
+            if (valid[i] > 0) {
+                k->weigh(out + i, factor + i, next - i, scores + i * attention_tile, attention_tile, va, v->dim_value, valid[i],
+                         i == 0 && after > 0 ? later : NULL);
+            }
         }
     }
     for (int i = 0; i < n; i++) k->scale(out[i], 1 / sum[i], v->dim_value);

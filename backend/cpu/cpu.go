@@ -2,7 +2,7 @@
 // and the reference for the others. The arithmetic is C (NEON, AVX2, AVX-512, or plain C, chosen when the backend is made); this
 // side checks every size, so that the C side can trust them, and hands over one call per operation.
 //
-// Activations and sums are float32. A result depends on the instruction set only: not on the number of threads, nor on how
+// Activations and sums are float32; large products round their activations, by rules stated in kernels_bytes.h and kernels_short.h. A result depends on the instruction set only: not on the number of threads, nor on how
 // many rows are computed together. The package knows nothing of files, tokens, or which experts are in memory.
 package cpu
 
@@ -33,6 +33,7 @@ const MaxThreads = 1024
 type Backend struct {
 	threads int
 	name    string
+	precise C.int32_t
 
 	mutex sync.Mutex // calls are one at a time
 	c     *C.cpu_backend
@@ -86,6 +87,13 @@ func (b *Backend) Close() error {
 
 // Name says which instructions are used.
 func (b *Backend) Name() string { return b.name }
+
+// KeepActivations makes products keep float32 activations, for evaluations, where they would round them to 8 or 16 bits.
+func (b *Backend) KeepActivations() {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.precise = 1
+}
 
 // Threads is the number of threads that calculate.
 func (b *Backend) Threads() int { return b.threads }
@@ -327,7 +335,7 @@ func flag(on bool) C.int32_t {
 // weight describes a block for the C side; an absent one has no rows.
 func (b *Backend) weight(w *container.Block) C.cpu_weight {
 	return C.cpu_weight{format: C.int32_t(w.Format), group: C.int32_t(w.Group), rows: C.int32_t(w.Rows), columns: C.int32_t(w.Columns),
-		data: pinned(b, w.Data), scales: floats(b, w.Scales)}
+		precise: b.precise, data: pinned(b, w.Data), scales: floats(b, w.Scales)}
 }
 
 // pinned is the address of a slice for the rest of the call. Most of it is not Go's memory, for which Pin does nothing.

@@ -41,18 +41,24 @@ func moeCall(t *testing.T, hidden, inner, experts, rows, perToken int, encodings
 func TestExperts(t *testing.T) {
 	for _, variant := range variants(t) {
 		for name, s := range map[string]struct{ hidden, inner, experts, rows, perToken int }{
-			"one token": {320, 128, 8, 1, 4}, "odd": {77, 35, 6, 5, 3}, "many": {64, 48, 5, 400, 3}, "middle": {96, 130, 9, 40, 4},
+			"one token": {320, 128, 8, 1, 4}, "odd": {77, 35, 6, 5, 3}, "many": {64, 48, 5, 400, 3}, "middle": {96, 130, 9, 40, 4}, "wide": {640, 576, 9, 5, 3},
 		} {
 			t.Run(variant+"/"+name, func(t *testing.T) {
 				m := moeCall(t, s.hidden, s.inner, s.experts, s.rows, s.perToken, allEncodings)
-				b := open(t, 2, variant)
-				pending, err := b.MoEBegin(m)
-				if err != nil {
-					t.Fatal(err)
+				b, precise := open(t, 2, variant), open(t, 2, variant)
+				run := func(b *Backend) {
+					pending, err := b.MoEBegin(m)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := pending.Wait(); err != nil {
+						t.Fatal(err)
+					}
 				}
-				if err := pending.Wait(); err != nil {
-					t.Fatal(err)
-				}
+				run(b)
+				rounded := slices.Clone(m.Output)
+				precise.KeepActivations()
+				run(precise)
 				for e := range m.Work {
 					w := &m.Work[e]
 					gate, up, down := decode(&w.Gate), decode(&w.Up), decode(&w.Down)
@@ -69,10 +75,13 @@ func TestExperts(t *testing.T) {
 							if got := float64(m.Output[int(w.Slots[i])*s.hidden+c]); !(math.Abs(got-v) <= 1e-5*most) {
 								t.Fatalf("expert %d (%s, %s, %s) row %d column %d: %g, want %g", e, w.Gate.Encoding, w.Up.Encoding, w.Down.Encoding, row, c, got, v)
 							}
+							// Rounded to 8 bits, inputs and inner activations add less than 1e-2 each (TestActivationsRoundLittle), and gate and up multiply.
+							if got := float64(rounded[int(w.Slots[i])*s.hidden+c]); !(math.Abs(got-v) <= 4e-2*most) {
+								t.Fatalf("expert %d (%s, %s, %s) row %d column %d: %g with rounded activations, want %g", e, w.Gate.Encoding, w.Up.Encoding, w.Down.Encoding, row, c, got, v)
+							}
 						}
 					}
 				}
-				whole := slices.Clone(m.Output)
 				// In two calls, in another order, with other threads: the same bits.
 				clear(m.Output)
 				four := open(t, 4, variant)
@@ -85,7 +94,7 @@ func TestExperts(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if !slices.Equal(m.Output, whole) {
+				if !slices.Equal(m.Output, rounded) {
 					t.Fatal("the result depends on how the experts were submitted")
 				}
 				if used, bound := b.scratchInUse(), b.ScratchBytes(&container.Config{Hidden: s.hidden, Attention: container.Attention{Kind: container.GQA, Heads: 1, KVHeads: 1, HeadDim: 8},

@@ -21,17 +21,18 @@ enum {
     format_fp8_b128,
 };
 
-// A weight [rows, columns]; scales as its format has them.
+// A weight [rows, columns]; scales as its format has them. A precise one is multiplied with float32 activations,
+// whatever its format: see kernels_bytes.h and kernels_short.h.
 typedef struct {
-    int32_t format, group, rows, columns;
+    int32_t format, group, rows, columns, precise;
     const void *data;
     const float *scales;
 } cpu_weight;
 
 // How a panel is laid out. whole: in order. nibbles and crumbs: as 4-bit and 2-bit fields of 32-bit words, with
 // the correction for the fields' offset (8 or 2 times the sum of the inputs, subtracted) before each block.
-// The short ones hold 16-bit numbers (see kernels_short.h), where the variant has them.
-enum { layout_whole, layout_nibbles, layout_crumbs, layout_short_bytes, layout_short_nibbles, layouts };
+// short: 16-bit numbers (see kernels_short.h), where the variant has them. The byte ones: 8-bit numbers (see kernels_bytes.h).
+enum { layout_whole, layout_nibbles, layout_crumbs, layout_short, layout_byte_nibbles, layout_byte_crumbs, layouts };
 
 enum {
     product_batch = 128, // most rows of one call of product
@@ -61,14 +62,17 @@ typedef struct {
     void (*combine)(float *x, const float *gates, const float *outputs, size_t stride, int k, const float *shared, int n);
 
     // out[i·stride+t] = q[i]·(ka[t], kb[t]) for i < n, t < positions; q[i] holds both parts, each padded with zeros to lanes.
+    // Meanwhile rows of fetch, as many as positions and fetch_dim wide, are brought into the cache; NULL: none.
     void (*scores)(const float *const *q, int n, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions,
-                   float *out, int stride);
+                   float *out, int stride, const float *const *fetch, int fetch_dim);
     // The indexer: out[t] = sum over i, in order, of weight[i]·max(0, scale·q[i]·k[t]).
     void (*index_scores)(const float *const *q, int n, const float *weight, float scale, const float *const *k, int dim, int positions, float *out);
     // One step of the online softmax: p = exp(s - new maximum) in place for s[0 … n-1]; returns what earlier sums are multiplied with.
     float (*softmax_step)(float *s, int n, float *maximum, float *sum);
-    // out[i] = out[i]·factor[i] + sum over t < positions, in order, of p[i·stride+t]·v[t].
-    void (*weigh)(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions);
+    // out[i] = out[i]·factor[i] + sum over t < positions, in order, of p[i·stride+t]·v[t]. Meanwhile rows of fetch, as many as positions and
+    // dim wide, are brought into the cache; NULL: none.
+    void (*weigh)(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions,
+                  const float *const *fetch);
     void (*scale)(float *x, float factor, int n);
 
     // XOR of a stretch of memory, to measure how fast it is read.

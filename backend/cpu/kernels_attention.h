@@ -42,26 +42,45 @@ INLINE void dot_tile(const int Q, const int T, const float *const *q, const floa
     }
 }
 
+// Brings every passes-th line of rows into the cache, from the pass-th on: positions of a cache lie apart, so that the hardware's own guessing
+// restarts at every one.
+INLINE void fetch_rows(const float *const *rows, int count, int dim, int pass, int passes) {
+    for (int t = 0; t < count; t++) {
+        for (int c = pass * 16; c < dim; c += passes * 16) __builtin_prefetch(rows[t] + c);
+    }
+}
+
+// What a pass over the positions fetches beside its work.
+typedef struct {
+    const float *const *rows;
+    int dim, pass, passes;
+} fetched;
+
 // T positions at a time keep the multipliers busy; what is left of positions goes one by one.
 INLINE void dot_tiles(const int Q, const int T, const float *const *q, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions,
-                      float *out, int stride) {
+                      float *out, int stride, const fetched *f) {
     int t = 0;
 #ifndef LANES_PORTABLE
-    for (; t + T <= positions; t += T) dot_tile(Q, T, q, ka + t, dim_a, kb + t, dim_b, out + t, stride);
+    for (; t + T <= positions; t += T) {
+        if (f->rows) fetch_rows(f->rows + t, T, f->dim, f->pass, f->passes);
+        dot_tile(Q, T, q, ka + t, dim_a, kb + t, dim_b, out + t, stride);
+    }
 #else
     (void)T;
 #endif
+    if (f->rows) fetch_rows(f->rows + t, positions - t, f->dim, f->pass, f->passes);
     for (; t < positions; t++) dot_tile(Q, 1, q, ka + t, dim_a, kb + t, dim_b, out + t, stride);
 }
 
 static void scores(const float *const *q, int n, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions, float *out,
-                   int stride) {
+                   int stride, const float *const *fetch, int fetch_dim) {
     int i = 0;
+    fetched f = {fetch, fetch_dim, 0, n < 3 ? 1 : n / 3};
 #ifndef LANES_PORTABLE
-    for (; n - i > 4 || n - i == 3; i += 3) dot_tiles(3, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride);
-    for (; n - i >= 2; i += 2) dot_tiles(2, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride);
+    for (; n - i > 4 || n - i == 3; i += 3, f.pass++) dot_tiles(3, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride, &f);
+    for (; n - i >= 2; i += 2, f.pass++) dot_tiles(2, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride, &f);
 #endif
-    for (; i < n; i++) dot_tiles(1, 8, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride);
+    for (; i < n; i++, f.pass++) dot_tiles(1, 8, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride, &f);
 }
 
 static void index_scores(const float *const *q, int n, const float *weight, float factor, const float *const *k, int dim, int positions, float *out) {
@@ -69,7 +88,7 @@ static void index_scores(const float *const *q, int n, const float *weight, floa
     for (int t = 0; t < positions; t++) out[t] = 0;
     for (int i = 0; i < n; i += 4) {
         int m = n - i < 4 ? n - i : 4;
-        scores(q + i, m, k, dim, k, 0, positions, dots, attention_tile);
+        scores(q + i, m, k, dim, k, 0, positions, dots, attention_tile, NULL, 0);
         for (int j = 0; j < m; j++) {
             for (int t = 0; t < positions; t++) {
                 float d = dots[j * attention_tile + t] * factor;
@@ -110,11 +129,14 @@ static float softmax_step(float *s, int n, float *maximum, float *sum) {
 }
 
 INLINE void weigh_tile(const int Q, const int C, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int c,
-                       int positions) {
+                       int positions, const float *const *fetch) {
     vf acc[most_queries][8];
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int j = 0; j < C; j++)
         acc[i][j] = v_mul(v_load(out[i] + c + j * LANES), v_set(factor[i]));
     for (int t = 0; t < positions; t++) {
+        if (fetch) {
+            UNROLL for (int line = 0; line < C * LANES; line += 16) __builtin_prefetch(fetch[t] + c + line);
+        }
         vf vv[8];
         UNROLL for (int j = 0; j < C; j++) vv[j] = v_load(v[t] + c + j * LANES);
         UNROLL for (int i = 0; i < Q; i++) {
@@ -125,13 +147,14 @@ INLINE void weigh_tile(const int Q, const int C, float *const *out, const float 
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int j = 0; j < C; j++) v_store(out[i] + c + j * LANES, acc[i][j]);
 }
 
-INLINE void weigh_rows(const int Q, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int dim, int positions) {
+INLINE void weigh_rows(const int Q, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int dim, int positions,
+                       const float *const *fetch) {
     int c = 0;
 #ifndef LANES_PORTABLE
     const int wide = Q == 1 ? 8 : 4;
-    for (; c + wide * LANES <= dim; c += wide * LANES) weigh_tile(Q, wide, out, factor, p, stride, v, c, positions);
+    for (; c + wide * LANES <= dim; c += wide * LANES) weigh_tile(Q, wide, out, factor, p, stride, v, c, positions, fetch);
 #endif
-    for (; c + LANES <= dim; c += LANES) weigh_tile(Q, 1, out, factor, p, stride, v, c, positions);
+    for (; c + LANES <= dim; c += LANES) weigh_tile(Q, 1, out, factor, p, stride, v, c, positions, fetch);
     if (c < dim) {
         size_t bytes = (size_t)(dim - c) * sizeof(float);
         for (int i = 0; i < Q; i++) {
@@ -145,11 +168,12 @@ INLINE void weigh_rows(const int Q, float *const *out, const float *factor, cons
     }
 }
 
-static void weigh(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions) {
+static void weigh(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions,
+                  const float *const *fetch) {
     int i = 0;
 #ifndef LANES_PORTABLE
-    for (; n - i > 4 || n - i == 3; i += 3) weigh_rows(3, out + i, factor + i, p + i * stride, stride, v, dim, positions);
-    for (; n - i >= 2; i += 2) weigh_rows(2, out + i, factor + i, p + i * stride, stride, v, dim, positions);
+    for (; n - i > 4 || n - i == 3; i += 3) weigh_rows(3, out + i, factor + i, p + i * stride, stride, v, dim, positions, i == 0 ? fetch : NULL);
+    for (; n - i >= 2; i += 2) weigh_rows(2, out + i, factor + i, p + i * stride, stride, v, dim, positions, i == 0 ? fetch : NULL);
 #endif
-    for (; i < n; i++) weigh_rows(1, out + i, factor + i, p + i * stride, stride, v, dim, positions);
+    for (; i < n; i++) weigh_rows(1, out + i, factor + i, p + i * stride, stride, v, dim, positions, i == 0 ? fetch : NULL);
 }

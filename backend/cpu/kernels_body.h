@@ -24,8 +24,11 @@ static const uint8_t *padded(uint8_t *rest, const uint8_t *raw, size_t bytes, si
     return rest;
 }
 
-#include "kernels_short.h"
 #include "kernels_formats.h"
+#include "kernels_octets.h"
+#include "kernels_short.h"
+#include "kernels_bytes.h"
+#include "kernels_panels.h"
 #include "kernels_product.h"
 #include "kernels_vectors.h"
 #include "kernels_attention.h"

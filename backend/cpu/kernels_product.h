@@ -394,13 +394,19 @@ static void tiles(const cpu_weight *w, int row0, int row1, int n, const float *c
     }
 }
 
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
 #ifdef LANES_SHORT
-enum { product_scratch = (sizeof(tile_memory) > sizeof(short_tile) ? sizeof(tile_memory) : sizeof(short_tile)) / sizeof(float) };
+enum { whole_scratch = LARGER(sizeof(short_tile), byte_scratch) };
 #else
-enum { product_scratch = sizeof(tile_memory) / sizeof(float) };
+enum { whole_scratch = byte_scratch };
 #endif
+enum { product_scratch = LARGER(sizeof(tile_memory), whole_scratch) / sizeof(float) };
 
 static void product(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, float *scratch) {
+    if (byte_fits(w)) {
+        byte_product(w, row0, row1, n, x, y, scratch);
+        return;
+    }
 #ifdef LANES_SHORT
     if (short_fits(w)) {
         short_product(w, row0, row1, n, x, y, (short_tile *)(void *)scratch);
@@ -413,4 +419,3 @@ static void product(const cpu_weight *w, int row0, int row1, int n, const float 
         direct(w, row0, row1, n, x, y);
     }
 }
-

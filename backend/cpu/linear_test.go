@@ -30,7 +30,7 @@ func TestLinear(t *testing.T) {
 					numbers := decode(&w)
 					for i := range s.batch {
 						want, magnitude := multiply(numbers, s.rows, s.columns, x[i*s.columns:])
-						rounding := shortRounding(b, e, numbers, s.rows, s.columns, x[i*s.columns:])
+						rounding := activationRounding(b, e, numbers, s.rows, s.columns, x[i*s.columns:])
 						for j := range want {
 							// float32 with eight partial sums: 1e-6 of the magnitudes is 17 roundings of the whole
 							if got := float64(y[i*s.rows+j]); !(math.Abs(got-want[j]) <= 1e-6*magnitude[j]+rounding[j]) {
@@ -133,7 +133,7 @@ func FuzzLinear(f *testing.F) {
 				t.Fatalf("%s %s [%d, %d]: row %d of %d differs from itself alone", b.Name(), e, nr, nc, i, n)
 			}
 			want, magnitude := multiply(numbers, nr, nc, x[i*nc:])
-			rounding := shortRounding(b, e, numbers, nr, nc, x[i*nc:])
+			rounding := activationRounding(b, e, numbers, nr, nc, x[i*nc:])
 			for j := range want {
 				if !(math.Abs(float64(one[j])-want[j]) <= 1e-6*magnitude[j]+rounding[j]) {
 					t.Fatalf("%s %s [%d, %d] output %d: %g, want %g", b.Name(), e, nr, nc, j, one[j], want[j])
@@ -164,6 +164,32 @@ func BenchmarkLinear(b *testing.B) {
 				b.ReportMetric(100*rate/limit, "%ofread")
 			}
 		})
+	}
+}
+
+// One to four rows, as decoding and the verification of drafts have them, times weights in the cache.
+func BenchmarkFewRows(b *testing.B) {
+	backend := open(b, 2, "")
+	for _, name := range []string{"int8", "int4-g64", "int3", "int2"} {
+		e, err := container.ParseEncoding(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, s := range []struct{ rows, columns int }{{768, 2048}, {320, 320}} {
+			for n := range 4 {
+				b.Run(fmt.Sprintf("%s/%dx%dx%d", name, s.rows, s.columns, n+1), func(b *testing.B) {
+					r := newRandom(b)
+					w := randomBlock(r, e, s.rows, s.columns, 1)
+					x, y := normals(r, (n+1)*s.columns, 1), make([]float32, (n+1)*s.rows)
+					for b.Loop() {
+						if err := backend.Linear(&w, x, y, n+1); err != nil {
+							b.Fatal(err)
+						}
+					}
+					b.ReportMetric(float64(s.rows)*float64(s.columns)*float64(b.N)/b.Elapsed().Seconds()*1e-9, "Gweights/s")
+				})
+			}
+		}
 	}
 }
 

@@ -35,6 +35,7 @@ func openMetal() (compute.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	fallback.KeepActivations() // as the GPU does
 	options := metal.FromEnvironment()
 	options.Fallback = fallback
 	gpu, err := metal.OpenWith(options)

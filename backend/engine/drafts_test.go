@@ -19,7 +19,7 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer plain.Close()
-			drafting := loadModel(t, dir)
+			drafting := openModel(t, dir, Options{})
 			random := rand.New(rand.NewPCG(4, 4))
 			accepted := 0
 			for round := range 6 {

@@ -218,3 +218,39 @@ func TestConversationsAreFoundByTheirWords(t *testing.T) {
 		t.Errorf("a new conversation resumes %d tokens (%v)", n, err)
 	}
 }
+
+// The first token of a second question in a conversation of 1,500 tokens after a restart, with what was kept of it on disk and without.
+func BenchmarkSecondQuestion(b *testing.B) {
+	dir, store, ctx := bundledDir(b), KVStore{Dir: filepath.Join(b.TempDir(), "kv")}, context.Background()
+	question := func(m *Model, prompt []int32, resume bool) (Result, *Session) {
+		s, err := m.NewSession()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if resume {
+			if n, err := s.ResumeKV(ctx, store, prompt); err != nil || n < 1400 {
+				b.Fatalf("%d tokens came back: %v", n, err)
+			}
+		}
+		r, err := s.Generate(ctx, greedyRequest(prompt, 1), func(Piece) error { return nil })
+		if err != nil {
+			b.Fatal(err)
+		}
+		return r, s
+	}
+	m := openModel(b, dir, Options{})
+	prompt := randomIDs(rand.New(rand.NewPCG(6, 6)), 1500, m.config.Vocabulary)
+	r, s := question(m, prompt, false)
+	if err := s.SaveKV(ctx, store, "a"); err != nil {
+		b.Fatal(err)
+	}
+	prompt = slices.Concat(prompt, r.IDs, []int32{3, 1, 4, 1, 5, 9, 2, 6})
+	for _, resume := range []bool{true, false} {
+		b.Run(map[bool]string{true: "kept", false: "from nothing"}[resume], func(b *testing.B) {
+			for b.Loop() {
+				_, s := question(m, prompt, resume)
+				_ = s.Close()
+			}
+		})
+	}
+}

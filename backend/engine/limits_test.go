@@ -15,7 +15,7 @@ func TestTheSameWordsAtAnyMemoryLimit(t *testing.T) {
 		all := free.budget.experts
 		for _, share := range []float64{0.35, 0.5, 0.8, 1.3} {
 			limit := base + int64(share*float64(all))
-			m, err := Load(context.Background(), oracleDir(name), Options{Backend: "cpu", MemoryBytes: limit})
+			m, err := Load(context.Background(), oracleDir(name), Options{Backend: "cpu", MemoryBytes: limit, Precise: true})
 			if err != nil {
 				t.Fatalf("%s at %.0f %%: %v", name, share*100, err)
 			}

@@ -30,6 +30,7 @@ type Options struct {
 	Guesses     GuessMode
 	Readers     int            // concurrent reads of experts; 0: as many as residency finds right
 	History     bool           // remember beside the model which experts were used and what size of their memory was best, and begin with that
+	Precise     bool           // products keep their activations, for evaluations: see cpu.Backend.KeepActivations
 	Progress    func(Progress) // optional: how far loading is; called from several goroutines, never at the same time
 }
 
@@ -176,6 +177,9 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", source.Dir, err)
+	}
+	if b, rounds := m.backend.(interface{ KeepActivations() }); rounds && options.Precise {
+		b.KeepActivations()
 	}
 	m.recorder.Notice(notice)
 

@@ -12,9 +12,15 @@ import (
 // tolerance is the project's bound for max|Δlogit| / max|logit| with float32 activations.
 const tolerance = 1e-4
 
+// loadModel loads a model whose numbers are compared with others'.
 func loadModel(t testing.TB, dir string) *Model {
 	t.Helper()
-	m, err := Load(context.Background(), dir, Options{Backend: "cpu"})
+	return openModel(t, dir, Options{Backend: "cpu", Precise: true})
+}
+
+func openModel(t testing.TB, dir string, options Options) *Model {
+	t.Helper()
+	m, err := Load(context.Background(), dir, options)
 	if err != nil {
 		t.Fatal(err)
 	}

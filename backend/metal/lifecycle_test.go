@@ -393,6 +393,7 @@ func TestFailuresAreRepeatedOnTheFallback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	processor.KeepActivations()
 	b := openTest(t, simulator.Options{Strict: true}, Options{Fallback: processor}) // which closes it
 	a := newArena(t, b, 16<<20)
 	rng := newQuietRand(1, 1)

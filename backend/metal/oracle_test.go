@@ -23,10 +23,6 @@ import (
 // modelLimit is max|Δlogit| / max|logit| between the two backends: float32 sums of every layer in two orders; 1.3e-6 was the most seen.
 const modelLimit = 1e-5
 
-// largeModelLimit is the same where weights have 512 columns and more: on x86 the processor rounds their activations to 16 bits
-// (kernels_short.h of backend/cpu). The bundled model has one such matrix, and 2.5e-5 was seen.
-const largeModelLimit = 1e-4
-
 type answer struct {
 	logits []float32
 	routes map[int][]int32
@@ -35,7 +31,7 @@ type answer struct {
 
 func ask(t *testing.T, dir, backend string, prompt []int32, tokens int) answer {
 	t.Helper()
-	m, err := engine.Load(context.Background(), dir, engine.Options{Backend: backend})
+	m, err := engine.Load(context.Background(), dir, engine.Options{Backend: backend, Precise: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,5 +208,5 @@ func TestTheBundledModelGivesTheProcessorsTokens(t *testing.T) {
 	if err := simulator.Check(); err != nil {
 		t.Error(err)
 	}
-	compare(t, gpu, ask(t, dir, "cpu", prompt, 32), largeModelLimit)
+	compare(t, gpu, ask(t, dir, "cpu", prompt, 32), modelLimit)
 }

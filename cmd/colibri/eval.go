@@ -10,7 +10,7 @@ import (
 )
 
 func evalCommand(ctx context.Context, args []string, out, notes io.Writer) (err error) {
-	var m modelFlags
+	m := modelFlags{precise: true}
 	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
 	m.register(flags)
 	idsPath := flags.String("ids", "", "token ids: a JSON `FILE` with a list")

@@ -17,6 +17,7 @@ type modelFlags struct {
 	dir, backend string
 	memory       byteSize
 	drafts       engine.DraftMode // not an option: for measurements
+	precise      bool             // not an option: for evaluations
 }
 
 func (m *modelFlags) register(flags *flag.FlagSet) {
@@ -47,7 +48,7 @@ func (m *modelFlags) load(ctx context.Context, notes io.Writer) (*engine.Model, 
 		shown = true
 		fmt.Fprintf(notes, "\rloading %3d %% of %s", 100*p.DoneBytes/p.TotalBytes, formatBytes(p.TotalBytes))
 	}
-	model, err := engine.Load(ctx, dir, engine.Options{Backend: m.backend, MemoryBytes: int64(m.memory), Drafts: m.drafts, Progress: progress})
+	model, err := engine.Load(ctx, dir, engine.Options{Backend: m.backend, MemoryBytes: int64(m.memory), Drafts: m.drafts, Precise: m.precise, Progress: progress})
 	if shown {
 		fmt.Fprint(notes, "\r\x1b[K")
 	}
