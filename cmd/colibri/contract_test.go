@@ -232,7 +232,11 @@ func TestDoctorNamesThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Cores < 1 || r.Memory.TotalBytes == 0 || len(r.Backends) == 0 || r.Model == nil {
-		t.Errorf("%+v", r)
+		t.Fatalf("%+v", r)
+	}
+	// Any machine that runs this test holds the bundled model: 7 layers of 32 experts.
+	if r.Memory.BudgetBytes <= 0 || !r.Model.FitsWhole || r.Model.Experts != 224 || r.Model.ExpertsInMemory != 224 || r.Model.DiskBytesPerSecond <= 0 {
+		t.Errorf("%+v, %+v", r.Memory, r.Model)
 	}
 }
 

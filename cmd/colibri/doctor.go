@@ -28,10 +28,11 @@ type doctorReport struct {
 }
 
 type memoryReport struct {
-	TotalBytes     int64   `json:"total_bytes"`
-	OthersBytes    int64   `json:"others_bytes"` // what other programs hold and will not give up
-	BudgetBytes    int64   `json:"budget_bytes"` // what a model may take when no limit is set
-	BytesPerSecond float64 `json:"read_bytes_per_second"`
+	TotalBytes      int64   `json:"total_bytes"`
+	OthersBytes     int64   `json:"others_bytes"`      // what other programs hold and will not give up
+	WorkingSetBytes int64   `json:"working_set_bytes"` // what the GPU may hold at once; 0 without one
+	BudgetBytes     int64   `json:"budget_bytes"`      // what a model may take when no limit is set
+	BytesPerSecond  float64 `json:"read_bytes_per_second"`
 }
 
 type backendReport struct {
@@ -48,6 +49,8 @@ type modelReport struct {
 	BytesPerToken          int64   `json:"bytes_per_token"`
 	DiskBytesPerSecond     float64 `json:"disk_bytes_per_second"`
 	FitsWhole              bool    `json:"fits_whole"`
+	Experts                int     `json:"experts"`           // routed ones, of all layers
+	ExpertsInMemory        int     `json:"experts_in_memory"` // for which the budget has room, beside a conversation
 	SecondsPerTokenFromAll float64 `json:"seconds_per_token_reading_everything"`
 }
 
@@ -66,6 +69,7 @@ func doctorCommand(ctx context.Context, args []string, out, notes io.Writer) err
 	r := doctorReport{Version: version.Number, System: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Problems: []string{}}
 	r.checkMemory()
 	r.checkBackends()
+	r.Memory.BudgetBytes = residency.Budget(r.machine())
 	if err := r.checkModel(ctx, &m); err != nil {
 		r.Problems = append(r.Problems, err.Error())
 	}
@@ -88,10 +92,14 @@ func (r *doctorReport) checkMemory() {
 		return
 	}
 	r.Memory.TotalBytes, r.Memory.OthersBytes = state.TotalBytes, state.OthersBytes
-	r.Memory.BudgetBytes = residency.Budget(residency.Machine{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes})
 	if state.Pressure != residency.Calm {
 		r.Problems = append(r.Problems, fmt.Sprintf("the system reports memory pressure (%s): close other programs for better speed", state.Pressure))
 	}
+}
+
+// machine is what a plan needs to know of this one to divide its memory.
+func (r *doctorReport) machine() residency.Machine {
+	return residency.Machine{MemoryBytes: r.Memory.TotalBytes, OthersBytes: r.Memory.OthersBytes, WorkingSetBytes: r.Memory.WorkingSetBytes}
 }
 
 // checkBackends starts each backend for a moment.
@@ -110,12 +118,18 @@ func (r *doctorReport) checkBackends() {
 				r.Problems = append(r.Problems, err.Error())
 			}
 		}
+		if gpu, ok := backend.(interface{ WorkingSetBytes() int64 }); ok {
+			r.Memory.WorkingSetBytes = gpu.WorkingSetBytes()
+		}
 		if err := backend.Close(); err != nil {
 			r.Problems = append(r.Problems, err.Error())
 		}
 		r.Backends = append(r.Backends, report)
 	}
 }
+
+// doctorContext is the conversation, in tokens, that a model is judged with.
+const doctorContext = 4096
 
 func (r *doctorReport) checkModel(ctx context.Context, m *modelFlags) error {
 	dir, err := m.path(ctx)
@@ -132,7 +146,12 @@ func (r *doctorReport) checkModel(ctx context.Context, m *modelFlags) error {
 	}
 	r.Problems = append(r.Problems, d.Warnings...)
 	r.Model = &modelReport{Dir: dir, Name: d.Name, ResidentBytes: d.ResidentBytes, ExpertBytes: d.ExpertBytes, BytesPerToken: d.BytesPerToken,
-		FitsWhole: d.ResidentBytes+d.ExpertBytes <= r.Memory.BudgetBytes}
+		FitsWhole: d.ResidentBytes+d.ExpertBytes <= r.Memory.BudgetBytes, Experts: d.SparseLayers * d.Experts}
+	plan, err := residency.NewPlan(r.machine(), residency.LoadOf(d, doctorContext), 0)
+	if err != nil {
+		r.Problems = append(r.Problems, err.Error()) // with the arithmetic
+	}
+	r.Model.ExpertsInMemory = plan.Slots
 	rate, err := residency.MeasureDisk(ctx, dir, residency.QuickProbe)
 	if err != nil {
 		return err
@@ -162,7 +181,7 @@ func (r *doctorReport) print(w io.Writer) {
 		case m.FitsWhole:
 			fmt.Fprintln(w, "         fits in memory as a whole")
 		case m.SecondsPerTokenFromAll > 0:
-			fmt.Fprintf(w, "         larger than memory: a word takes up to %.2g s of reading when nothing is cached\n", m.SecondsPerTokenFromAll)
+			fmt.Fprintf(w, "         larger than memory: %d of %d experts fit; a word takes up to %.2g s of reading when nothing is cached\n", m.ExpertsInMemory, m.Experts, m.SecondsPerTokenFromAll)
 		}
 	}
 	for _, p := range r.Problems {
