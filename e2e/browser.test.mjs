@@ -232,8 +232,8 @@ for (const look of WALKS) describe(look.name, () => {
       await page.getByLabel('Your question').pressSequentially('and this');
       await page.evaluate(() => new Promise((done) => setTimeout(done, 600))); // longer than the pause after which a draft is kept
       release();
-      await page.unroute('**/data/state');
       await page.getByRole('article', { name: 'You' }).filter({ hasText: 'Who was first?' }).waitFor();
+      await page.unroute('**/data/state');
       await answered(page.getByRole('article', { name: 'Answer' }).last());
       assert.equal(await page.getByLabel('Your question').inputValue(), 'and this', 'what was typed meanwhile is gone');
       await page.getByLabel('Your question').fill('');

@@ -140,7 +140,7 @@ it('says in a window why it cannot start', async () => {
   const id = await windowOf(program);
   await until(() => colours(shoot(id, 'window-6-not-started')) > 20, 'the sentence');
   assert.match(program.output(), /the data folder cannot be made/);
-  tool('xdotool', 'windowclose', id);
+  tool('xdotool', 'windowactivate', '--sync', id, 'key', 'alt+F4');
   await until(() => program.child.exitCode !== null || program.child.signalCode !== null, 'the end of the program');
   assert.notEqual(program.child.exitCode, 0);
   rmSync(folder, { recursive: true, force: true });

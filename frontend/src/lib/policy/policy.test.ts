@@ -275,6 +275,7 @@ describe('receipts', () => {
     expect(ending('done', '', 'length')).toContain('longest');
     expect(ending('done', '', 'context')).toContain('full');
     expect(ending('stopped', '', '')).toContain('kept');
+    expect(ending('stopped', '', '', true)).toBe('Stopped before the first word.');
     expect(ending('interrupted', '', '')).toContain('kept');
     expect(ending('failed', 'The disk is gone.', '')).toBe('The disk is gone.');
   });

@@ -10,7 +10,8 @@ export interface ReceiptLine {
 
 /** The one line under an answer. */
 export function summary(r: Receipt): string {
-  const parts = [`${count(r.tokens)} tokens`, `${rate(r.tokensPerSecond)} tok/s`];
+  const parts = [`${count(r.tokens)} ${r.tokens === 1 ? 'token' : 'tokens'}`];
+  if (r.tokensPerSecond > 0) parts.push(`${rate(r.tokensPerSecond)} tok/s`);
   if (r.timeToFirstTokenMillis > 0) parts.push(`first word ${seconds(r.timeToFirstTokenMillis / 1000)}`);
   if (r.readBytes > 0) parts.push(`${bytes(r.readBytes)} read`);
   return parts.join(' · ');
@@ -47,9 +48,10 @@ export function samplingWords(s: Sampling): string {
 }
 
 /** Why an answer ended, where that is worth saying. */
-export function ending(state: string, error: string, finishReason: string): string {
+export function ending(state: string, error: string, finishReason: string, empty = false): string {
   switch (state) {
     case 'stopped':
+      if (empty) return 'Stopped before the first word.';
       return 'Stopped. What was written is kept.';
     case 'interrupted':
       return 'Colibri was closed in the middle of this answer. What was written is kept.';

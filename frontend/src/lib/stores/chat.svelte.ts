@@ -21,11 +21,13 @@ class ChatStore {
   editing = $state('');
 
   branch: Shown[] = $derived(this.conversation ? shownBranch(this.messages, this.conversation.head) : []);
+  /** A call that begins an answer is under way. */
+  private asking = $state(false);
   generation = $derived(app.generations[this.id]);
   /** The last message of the branch. */
   last: Message | undefined = $derived(this.branch.at(-1)?.message);
   /** An answer is being written. The call that began it may return before the first event about it, and the other way round. */
-  answering = $derived(this.generation !== undefined || this.last?.state === 'streaming');
+  answering = $derived(this.asking || this.generation !== undefined || this.last?.state === 'streaming');
 
   private started = false;
   private begun: () => void = () => {};
@@ -146,6 +148,15 @@ class ChatStore {
   }
 
   async send(text: string, parent?: string): Promise<boolean> {
+    this.asking = true;
+    try {
+      return await this.ask(text, parent);
+    } finally {
+      this.asking = false;
+    }
+  }
+
+  private async ask(text: string, parent?: string): Promise<boolean> {
     await this.ready;
     const id = await app.attempt(this.ensure());
     if (id === undefined) return false;
@@ -193,7 +204,11 @@ class ChatStore {
   }
 
   async stop(): Promise<void> {
-    if (this.id !== '') await app.attempt(bridge.stop(this.id));
+    if (this.id === '' && !this.asking) return;
+    await this.ready;
+    // Go carries calls out in the order in which they are made: this one after the one that begins the answer.
+    const id = await app.attempt(this.ensure());
+    if (id !== undefined) await app.attempt(bridge.stop(id));
   }
 
   async select(message: string): Promise<void> {
