@@ -86,7 +86,8 @@ func streamCommand(ctx context.Context, args []string, out, notes io.Writer) err
 	flags.StringVar(&f.backend, "backend", "auto", "auto, cpu or metal")
 	flags.StringVar(&f.limits, "limits", "", "memory limits, such as `600MB,1GB` (default: one token's experts, 10, 25 and 50 % of them)")
 	flags.IntVar(&f.prompt, "prompt", 4, "`N` random tokens of prompt")
-	flags.IntVar(&f.warm, "warm", 24, "tokens that are generated before measuring, `N`")
+	// While a cache of thousands of experts fills, each new record costs page faults and its checksum once: 24 tokens were too few for that.
+	flags.IntVar(&f.warm, "warm", 72, "tokens that are generated before measuring, `N`")
 	flags.IntVar(&f.tokens, "tokens", 64, "tokens that are measured, `N`")
 	flags.IntVar(&f.readers, "readers", 0, "concurrent reads, `N` (default: the program's own)")
 	flags.StringVar(&f.guesses, "guesses", "measured", "speculative reads: `MODE` measured, on or off")
