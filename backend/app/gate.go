@@ -54,7 +54,7 @@ func (g *gate) open() string {
 }
 
 // errClosing is what every call meets while the program ends.
-var errClosing = errors.New("Colibri is closing")
+var errClosing = errors.New("the program is closing")
 
 var errStale = errors.New("this page is out of date; it is being refreshed")
 

@@ -49,6 +49,7 @@ INLINE void byte_unpack(const int format, const uint8_t *raw, uint8_t *out) {
 
 // Sixteen columns added to four sums.
 #ifdef __ARM_FEATURE_DOTPROD
+#include <arm_neon.h>
 typedef int32x4_t byte_sum;
 INLINE byte_sum byte_zero(void) { return vdupq_n_s32(0); }
 INLINE byte_sum byte_dot(byte_sum sum, const uint8_t *w, const int8_t *x) { return vdotq_s32(sum, vreinterpretq_s8_u8(vld1q_u8(w)), vld1q_s8(x)); }
