@@ -195,18 +195,23 @@ describe('long transcripts', () => {
         const { millis, text } = await page.evaluate(async (query) => {
           const field = document.querySelector('nav input[type=search]');
           const list = document.querySelector('nav .list');
-          const changed = () => new Promise((done) => new MutationObserver((_, o) => (o.disconnect(), done())).observe(list, { childList: true, subtree: true }));
-          if (field.value !== '') {
-            const gone = changed();
-            field.value = '';
+          const found = () => list.querySelector('.hit, .empty') !== null;
+          const until = (holds) =>
+            new Promise((done) => {
+              const look = () => holds() && (watching.disconnect(), done());
+              const watching = new MutationObserver(look);
+              watching.observe(list, { childList: true, subtree: true });
+              look();
+            });
+          const type = (text) => {
+            field.value = text;
             field.dispatchEvent(new InputEvent('input', { bubbles: true }));
-            await gone;
-          }
-          const came = changed();
+          };
+          type('');
+          await until(() => !found());
           const began = performance.now();
-          field.value = query;
-          field.dispatchEvent(new InputEvent('input', { bubbles: true }));
-          await came;
+          type(query);
+          await until(found);
           return { millis: performance.now() - began, text: list.innerText };
         }, query);
         searched[query] = Math.round(millis);
