@@ -150,9 +150,9 @@ func (a *App) RememberWindow() error {
 	return err
 }
 
-// Library lists the models.
-func (a *App) Library() ([]app.Container, error) {
-	return guard(a.w, app.Reading, func() ([]app.Container, error) { return a.w.core.Library(), nil })
+// Containers lists the models.
+func (a *App) Containers() ([]app.Container, error) {
+	return guard(a.w, app.Reading, func() ([]app.Container, error) { return a.w.core.Containers(), nil })
 }
 
 // OpenContainer asks for a model's folder and offers what is in it.

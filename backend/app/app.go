@@ -84,7 +84,7 @@ func New(opts Options) (*App, error) {
 	if notice != "" {
 		notices = append(notices, notice)
 	}
-	a.containers, notice, err = readLibrary(a.containersPath())
+	a.containers, notice, err = readContainers(a.containersPath())
 	if err != nil {
 		cancel()
 		return nil, err
@@ -142,7 +142,7 @@ func (a *App) State() (State, error) {
 	s := State{
 		Session:       a.gate.open(),
 		Settings:      a.settings,
-		Library:       a.containersView(),
+		Containers:    a.containersView(),
 		Model:         a.model.ModelStatus,
 		Conversations: conversations,
 		Generations:   []GenerationStatus{},

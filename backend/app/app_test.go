@@ -449,11 +449,11 @@ func TestDroppedPathsBecomeOffers(t *testing.T) {
 	f.must(json.Unmarshal(f.wait("offer", nil).Data, &o))
 	again, err := f.AcceptOffer(o.ID)
 	f.must(err)
-	if again != id || len(f.Library()) != 2 {
-		t.Errorf("%s and %s, %d models", id, again, len(f.Library()))
+	if again != id || len(f.Containers()) != 2 {
+		t.Errorf("%s and %s, %d models", id, again, len(f.Containers()))
 	}
 	f.must(os.RemoveAll(dir))
-	if !f.Library()[1].Missing {
+	if !f.Containers()[1].Missing {
 		t.Error("a container that is gone is not shown as missing")
 	}
 	f.must(f.RemoveContainer(id))

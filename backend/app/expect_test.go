@@ -78,7 +78,7 @@ func TestAnOfferIsThereBeforeItsSpeed(t *testing.T) {
 		}
 		return o
 	}
-	library := func() { f.wait("library", nil) }
+	listed := func() { f.wait("containers", nil) }
 
 	open()
 	end <- true
@@ -91,10 +91,10 @@ func TestAnOfferIsThereBeforeItsSpeed(t *testing.T) {
 
 	id, err := f.AcceptOffer(open().ID)
 	must(t, err)
-	library()
+	listed()
 	end <- true
-	library()
-	if c := f.Library()[1]; c.ID != id || c.SpeedHigh != 5 {
+	listed()
+	if c := f.Containers()[1]; c.ID != id || c.SpeedHigh != 5 {
 		t.Errorf("taken before it was measured: %+v", c)
 	}
 

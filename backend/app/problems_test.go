@@ -177,15 +177,15 @@ func TestARefusedWriteLeavesEverythingAsItWas(t *testing.T) {
 	}
 	whole := f.opts.DataDir
 	keepIn(broken)
-	if _, err := f.AcceptOffer(offer.ID); err == nil || len(f.Library()) != 2 {
-		t.Errorf("adding: %v; the library is now %v", err, f.Library())
+	if _, err := f.AcceptOffer(offer.ID); err == nil || len(f.Containers()) != 2 {
+		t.Errorf("adding: %v; the library is now %v", err, f.Containers())
 	}
-	if err := f.RemoveContainer(kept); err == nil || len(f.Library()) != 2 {
-		t.Errorf("removing: %v; the library is now %v", err, f.Library())
+	if err := f.RemoveContainer(kept); err == nil || len(f.Containers()) != 2 {
+		t.Errorf("removing: %v; the library is now %v", err, f.Containers())
 	}
 	keepIn(whole)
-	if _, err := f.AcceptOffer(offer.ID); err != nil || len(f.Library()) != 3 {
-		t.Errorf("the offer, again: %v; the library is now %v", err, f.Library())
+	if _, err := f.AcceptOffer(offer.ID); err != nil || len(f.Containers()) != 3 {
+		t.Errorf("the offer, again: %v; the library is now %v", err, f.Containers())
 	}
 
 	if err := WriteExport(filepath.Join(broken, "chat.md"), []byte("# A chat")); err == nil {

@@ -10,7 +10,7 @@ type State struct {
 	Session       string             `json:"session"`
 	Seq           int64              `json:"seq"`
 	Settings      Settings           `json:"settings"`
-	Library       []Container        `json:"library"`
+	Containers    []Container        `json:"containers"`
 	Model         ModelStatus        `json:"model"`
 	Conversations []Conversation     `json:"conversations"`
 	Generations   []GenerationStatus `json:"generations"`

@@ -140,7 +140,7 @@ export const dismissOffer = (id: string) => change((c) => go.DismissOffer(c, id)
 export const removeContainer = (id: string) => change((c) => go.RemoveContainer(c, id));
 
 export const settings = () => go.Settings() as Promise<Settings>;
-export const library = () => go.Library();
+export const containers = () => go.Containers();
 export const search = (query: string) => go.Search(query);
 export const measureContext = (conversation: string, parent: string, text: string) =>
   go.MeasureContext(conversation, parent, text);

@@ -9,7 +9,7 @@ export interface State {
   session: string;
   seq: number;
   settings: Settings;
-  library: Container[];
+  containers: Container[];
   model: ModelStatus;
   conversations: Conversation[];
   generations: GenerationStatus[];
@@ -296,7 +296,7 @@ export type AppEvent = { seq: number } & (
   | { kind: 'notice'; data: Notice }
   | { kind: 'offer'; data: Offer }
   | { kind: 'menu'; data: string }
-  | { kind: 'library'; data: null }
+  | { kind: 'containers'; data: null }
   | { kind: 'settings'; data: null }
   | { kind: 'resync'; data: null }
 );

@@ -26,7 +26,7 @@ export interface Sample {
 class AppStore {
   ready = $state(false);
   settings = $state<Settings | null>(null);
-  library = $state<Container[]>([]);
+  containers = $state<Container[]>([]);
   model = $state<ModelStatus>(NO_MODEL);
   /** Replaced whole on every change: thousands of them are cheap to copy, not to watch one by one. */
   conversations = $state.raw<readonly Conversation[]>([]);
@@ -41,7 +41,7 @@ class AppStore {
 
   apply(state: State): void {
     this.settings = state.settings;
-    this.library = state.library;
+    this.containers = state.containers;
     this.model = state.model;
     this.conversations = state.conversations;
     this.generations = Object.fromEntries(state.generations.map((g) => [g.conversation, g]));
@@ -74,8 +74,8 @@ class AppStore {
       case 'offer':
         this.offers = [...this.offers.filter((o) => o.path !== event.data.path), event.data];
         break;
-      case 'library':
-        void this.reload('library');
+      case 'containers':
+        void this.reload('containers');
         break;
       case 'settings':
         void this.reload('settings');
@@ -113,7 +113,7 @@ class AppStore {
   }
 
   container(id: string): Container | undefined {
-    return this.library.find((c) => c.id === id);
+    return this.containers.find((c) => c.id === id);
   }
 
   /** The draft of a listed conversation, which no event tells about. */
@@ -121,10 +121,10 @@ class AppStore {
     this.conversations = this.conversations.map((c) => (c.id === id ? { ...c, draft } : c));
   }
 
-  private async reload(what: 'library' | 'settings'): Promise<void> {
+  private async reload(what: 'containers' | 'settings'): Promise<void> {
     await this.attempt(
-      what === 'library'
-        ? bridge.library().then((l) => void (this.library = l))
+      what === 'containers'
+        ? bridge.containers().then((l) => void (this.containers = l))
         : bridge.settings().then((s) => void (this.settings = s)),
     );
   }

@@ -20,7 +20,7 @@ export function Generate(arg1:app.Command,arg2:app.GenerateRequest):Promise<app.
 
 export function Import():Promise<number>;
 
-export function Library():Promise<Array<app.Container>>;
+export function Containers():Promise<Array<app.Container>>;
 
 export function LoadModel(arg1:app.Command,arg2:string):Promise<void>;
 

@@ -38,8 +38,8 @@ export function Import() {
   return window['go']['main']['App']['Import']();
 }
 
-export function Library() {
-  return window['go']['main']['App']['Library']();
+export function Containers() {
+  return window['go']['main']['App']['Containers']();
 }
 
 export function LoadModel(arg1, arg2) {

@@ -17,7 +17,7 @@ const BundledID = "bundled"
 
 func (a *App) containersPath() string { return filepath.Join(a.opts.DataDir, "library.json") }
 
-func readLibrary(path string) (library []Container, notice string, err error) {
+func readContainers(path string) (library []Container, notice string, err error) {
 	notice, err = readJSON(path, "list of models", &library)
 	if err != nil || notice != "" {
 		library = nil
@@ -38,22 +38,22 @@ func (a *App) containersView() []Container {
 	return view
 }
 
-// Library is the list of models.
-func (a *App) Library() []Container {
+// Containers is the list of models.
+func (a *App) Containers() []Container {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.containersView()
 }
 
-// changeLibraryLocked changes a copy of the list, writes it and takes it up; a failed write leaves the list as it was.
-func (a *App) changeLibraryLocked(change func(containers []Container) []Container) error {
+// changeContainersLocked changes a copy of the list, writes it and takes it up; a failed write leaves the list as it was.
+func (a *App) changeContainersLocked(change func(containers []Container) []Container) error {
 	containers := change(slices.Clone(a.containers))
 	kept := slices.DeleteFunc(slices.Clone(containers), func(c Container) bool { return c.Bundled })
 	if err := writeJSON(a.containersPath(), kept); err != nil {
 		return fmt.Errorf("the list of models could not be kept: %w", err)
 	}
 	a.containers = containers
-	a.events.post("library", "library", nil)
+	a.events.post("containers", "containers", nil)
 	return nil
 }
 
@@ -67,7 +67,7 @@ func (a *App) containerLocked(id string) (Container, bool) {
 
 // replaceContainerLocked puts c in the place of the container with its id.
 func (a *App) replaceContainerLocked(c Container) error {
-	return a.changeLibraryLocked(func(containers []Container) []Container {
+	return a.changeContainersLocked(func(containers []Container) []Container {
 		containers[slices.IndexFunc(containers, func(old Container) bool { return old.ID == c.ID })] = c
 		return containers
 	})
@@ -186,7 +186,7 @@ func (a *App) AcceptOffer(id string) (string, error) {
 		err = a.replaceContainerLocked(c)
 	} else {
 		c.ID, c.Added = uuid.NewString(), time.Now().UnixMilli()
-		err = a.changeLibraryLocked(func(containers []Container) []Container { return append(containers, c) })
+		err = a.changeContainersLocked(func(containers []Container) []Container { return append(containers, c) })
 	}
 	if err != nil {
 		return "", err
@@ -212,7 +212,7 @@ func (a *App) RemoveContainer(id string) error {
 	if a.model.ID == id && (a.model.Phase == ModelReady || a.model.Phase == ModelLoading) {
 		return errors.New("this model is loaded; choose another one before removing it from the list")
 	}
-	return a.changeLibraryLocked(func(containers []Container) []Container {
+	return a.changeContainersLocked(func(containers []Container) []Container {
 		return slices.DeleteFunc(containers, func(c Container) bool { return c.ID == id })
 	})
 }
