@@ -70,10 +70,10 @@ INLINE void byte_rows_of(const int format, const int scaled, const cpu_weight *w
     (void)scratch;
     const int groups = byte_groups(w->columns), own = (w->columns + byte_group - 1) / byte_group, spans = (own + byte_span(format) - 1) / byte_span(format);
     const size_t stride = cpu_row_bytes(w), bytes = (size_t)byte_span_bytes(format);
-    const int step = byte_scale_step(w), scales = scaled ? (own + step - 1) / step : 1;
+    const int step = byte_scale_step(w);
     for (int row = row0; row < row1; row++) {
         const uint8_t *raw = (const uint8_t *)w->data + (size_t)row * stride;
-        const float *scale = w->scales + (size_t)row * (size_t)scales;
+        const float *scale = row_scales(w, row);
         float sum[product_batch];
         for (int m = 0; m < n; m++) sum[m] = 0;
         for (int span = 0; span < spans; span++) {

@@ -1,4 +1,4 @@
-// Part of kernels_bytes.h, for AVX2.
+// Part of kernels_bytes.h, in AVX2, which AVX-512 processors have too.
 
 enum {
     byte_octets = 2, // eights of rows, side by side in a tile

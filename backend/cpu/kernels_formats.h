@@ -1,4 +1,4 @@
-// Part of kernels_body.h: the formats of weights as blocks, their scales, and the panels of activations that pair with them.
+// Part of kernels_body.h: the formats of weights as blocks, and their scales.
 
 // ---- formats: blocks of a row, and how a block becomes vectors ----
 

@@ -25,8 +25,8 @@ INLINE octet octet_at(const cpu_weight *w, int row, int row1, int step) {
     const int left = row1 - row;
     octet o = {.stride = cpu_row_bytes(w), .count = left < 0 ? 0 : left < octet_rows ? left : octet_rows, .step = step};
     for (int r = 0; r < octet_rows; r++) o.raw[r] = (const uint8_t *)w->data + (size_t)(r < left ? row + r : row1 - 1) * o.stride;
-    o.groups = step ? scale_count(w) : 1;
-    o.scales = w->scales + (size_t)(left > 0 ? row : row1 - 1) * (size_t)o.groups;
+    o.groups = scale_count(w);
+    o.scales = row_scales(w, left > 0 ? row : row1 - 1);
     return o;
 }
 

@@ -1,7 +1,7 @@
 // What the x86 lanes share: sums of eight lanes, and four results side by side.
 #include <immintrin.h>
 
-#define LANES_SHORT // has kernels_short.h
+#define LANES_SHORT // has kernels_octets.h, kernels_short.h and kernels_bytes_x86.h
 typedef __m128 v4;
 
 // ((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7))

@@ -167,27 +167,32 @@ func BenchmarkLinear(b *testing.B) {
 	}
 }
 
-// One to four rows, as decoding and the verification of drafts have them, times weights in the cache.
-func BenchmarkFewRows(b *testing.B) {
-	backend := open(b, 2, "")
-	for _, name := range []string{"int8", "int4-g64", "int3", "int2"} {
-		e, err := container.ParseEncoding(name)
-		if err != nil {
-			b.Fatal(err)
+// The time of products with weights in the cache, and what it is in multiply-adds.
+func benchmarkProducts(b *testing.B, backend *Backend, name string, rows, columns, batch int) {
+	e, err := container.ParseEncoding(name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run(fmt.Sprintf("%s/%dx%dx%d", name, rows, columns, batch), func(b *testing.B) {
+		r := newRandom(b)
+		w := randomBlock(r, e, rows, columns, 1)
+		x, y := normals(r, batch*columns, 1), make([]float32, batch*rows)
+		for b.Loop() {
+			if err := backend.Linear(&w, x, y, batch); err != nil {
+				b.Fatal(err)
+			}
 		}
+		b.ReportMetric(2*float64(rows)*float64(columns)*float64(batch)*float64(b.N)/b.Elapsed().Seconds()*1e-9, "GFLOP/s")
+	})
+}
+
+// One core with a token, a token and its drafts, and an expert's rows of a prompt.
+func BenchmarkFewRows(b *testing.B) {
+	backend := open(b, 1, "")
+	for _, name := range []string{"int8", "int4-g64", "int3", "int2"} {
 		for _, s := range []struct{ rows, columns int }{{768, 2048}, {320, 320}} {
-			for n := range 4 {
-				b.Run(fmt.Sprintf("%s/%dx%dx%d", name, s.rows, s.columns, n+1), func(b *testing.B) {
-					r := newRandom(b)
-					w := randomBlock(r, e, s.rows, s.columns, 1)
-					x, y := normals(r, (n+1)*s.columns, 1), make([]float32, (n+1)*s.rows)
-					for b.Loop() {
-						if err := backend.Linear(&w, x, y, n+1); err != nil {
-							b.Fatal(err)
-						}
-					}
-					b.ReportMetric(float64(s.rows)*float64(s.columns)*float64(b.N)/b.Elapsed().Seconds()*1e-9, "Gweights/s")
-				})
+			for _, batch := range []int{1, 2, 3, 32} {
+				benchmarkProducts(b, backend, name, s.rows, s.columns, batch)
 			}
 		}
 	}
@@ -196,22 +201,8 @@ func BenchmarkFewRows(b *testing.B) {
 func BenchmarkTiles(b *testing.B) {
 	backend := open(b, 2, "")
 	for _, name := range []string{"f32", "int8", "int4-g64", "int2", "fp8"} {
-		e, err := container.ParseEncoding(name)
-		if err != nil {
-			b.Fatal(err)
-		}
 		for _, s := range []struct{ rows, columns, batch int }{{1024, 2048, 256}, {128, 320, 64}, {320, 128, 64}} {
-			b.Run(fmt.Sprintf("%s/%dx%dx%d", name, s.rows, s.columns, s.batch), func(b *testing.B) {
-				r := newRandom(b)
-				w := randomBlock(r, e, s.rows, s.columns, 1)
-				x, y := normals(r, s.batch*s.columns, 1), make([]float32, s.batch*s.rows)
-				for b.Loop() {
-					if err := backend.Linear(&w, x, y, s.batch); err != nil {
-						b.Fatal(err)
-					}
-				}
-				b.ReportMetric(2*float64(s.rows)*float64(s.columns)*float64(s.batch)*float64(b.N)/b.Elapsed().Seconds()*1e-9, "GFLOP/s")
-			})
+			benchmarkProducts(b, backend, name, s.rows, s.columns, s.batch)
 		}
 	}
 }

@@ -9,7 +9,9 @@ import "colibri/backend/container"
 func (b *Backend) ScratchBytes(config *container.Config, rows, positions int) int64 {
 	a, m := &config.Attention, &config.MoE
 	floats := 0
-	// A weight's input in three layouts, of which the widest takes 9/8 of the row and 16 lanes' block more.
+	// Inputs in all layouts at once take less than three rows of the widest, 9/8 of a row and 16 lanes' block each: whole ones 1 row, nibbles 9/8,
+	// numbers of 16 bits 33/64, of 8 bits 9/32 in either order, and crumbs, where those are, 544 floats, for they are left to fewer than 512 columns.
+	// With float32 activations kept there are whole ones, nibbles and crumbs only, of 17/16.
 	panel := func(columns int) int { return columns + columns/8 + 18*16 }
 	width := a.Heads * a.HeadDim
 	call := C.cpu_layer_call{heads: C.int32_t(a.Heads), head_dim: C.int32_t(a.HeadDim)}
