@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -14,12 +13,7 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 	dirs := map[string]string{"bundled": bundledDir(t), "random": newCheckpoint(5, oddModels()["mla groups, MTP"]).write(t)}
 	for name, dir := range dirs {
 		t.Run(name, func(t *testing.T) {
-			plain, err := Load(context.Background(), dir, Options{Drafts: DraftsOff})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer plain.Close()
-			drafting := openModel(t, dir, Options{})
+			plain, drafting := openModel(t, dir, Options{Drafts: DraftsOff}), openModel(t, dir, Options{})
 			random := rand.New(rand.NewPCG(4, 4))
 			accepted := 0
 			for round := range 6 {
@@ -29,6 +23,7 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 				}
 				prompt := randomIDs(random, 5+random.IntN(30), plain.config.Vocabulary)
 				if name == "bundled" {
+					var err error
 					if prompt, err = plain.Tokenizer().Encode("The little cat went to the river and"); err != nil {
 						t.Fatal(err)
 					}

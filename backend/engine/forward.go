@@ -178,9 +178,6 @@ func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 	if err != nil {
 		return fmt.Errorf("experts of layer %d: %w", layer, err)
 	}
-	if err := m.sharedExperts(); err != nil {
-		return fmt.Errorf("shared experts of layer %d: %w", layer, err)
-	}
 	began := time.Now()
 	m.combine = compute.CombineCall{
 		Rows: rows, PerToken: k, Hidden: d,

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"testing"
 
 	"colibri/backend/compute"
@@ -57,17 +56,6 @@ func loadHooked(t *testing.T, dir string, threads int, options Options) (*Model,
 		return hooked, err
 	})
 	options.Backend = "test"
-	m, err := Load(context.Background(), dir, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Errorf("closing: %v", err)
-		}
-		if used := m.Stats().KVBytes; used != 0 {
-			t.Errorf("%d bytes of keys and values are left after closing", used)
-		}
-	})
+	m := openModel(t, dir, options) // sets hooked
 	return m, hooked
 }

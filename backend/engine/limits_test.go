@@ -51,11 +51,8 @@ func TestConversationsStayWithinTheLimit(t *testing.T) {
 	dir := newCheckpoint(3, oddModels()["gqa"]).write(t)
 	free := loadModel(t, dir)
 	limit := free.budget.need.Total() + free.budget.experts + 2*free.budget.need.CacheBytes
-	m, err := Load(context.Background(), dir, Options{Backend: "cpu", MemoryBytes: limit})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := openModel(t, dir, Options{Backend: "cpu", MemoryBytes: limit})
+	var err error
 	var sessions []*Session
 	for i := range 200 {
 		s := newSession(t, m)

@@ -28,6 +28,9 @@ func openModel(t testing.TB, dir string, options Options) *Model {
 		if err := m.Close(); err != nil {
 			t.Errorf("closing: %v", err)
 		}
+		if used := m.Stats().KVBytes; used != 0 {
+			t.Errorf("%d bytes of keys and values are left after closing", used)
+		}
 	})
 	return m
 }
