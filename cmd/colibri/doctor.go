@@ -146,12 +146,13 @@ func (r *doctorReport) checkModel(ctx context.Context, m *modelFlags) error {
 	}
 	r.Problems = append(r.Problems, d.Warnings...)
 	r.Model = &modelReport{Dir: dir, Name: d.Name, ResidentBytes: d.ResidentBytes, ExpertBytes: d.ExpertBytes, BytesPerToken: d.BytesPerToken,
-		FitsWhole: d.ResidentBytes+d.ExpertBytes <= r.Memory.BudgetBytes, Experts: d.SparseLayers * d.Experts}
+		Experts: d.SparseLayers * d.Experts}
 	plan, err := residency.NewPlan(r.machine(), residency.LoadOf(d, doctorContext), 0)
 	if err != nil {
 		r.Problems = append(r.Problems, err.Error()) // with the arithmetic
 	}
 	r.Model.ExpertsInMemory = plan.Slots
+	r.Model.FitsWhole = d.ResidentBytes <= r.Memory.BudgetBytes && plan.Slots == r.Model.Experts
 	rate, err := residency.MeasureDisk(ctx, dir, residency.QuickProbe)
 	if err != nil {
 		return err

@@ -35,8 +35,11 @@ func TestTheProcessStaysUnderItsLimit(t *testing.T) {
 		prompt = append(prompt, int32(i*37%8000))
 	}
 	ids := filepath.Join(t.TempDir(), "ids.json")
-	text300, _ := json.Marshal(prompt)
-	if err := os.WriteFile(ids, text300, 0o600); err != nil {
+	list, err := json.Marshal(prompt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(ids, list, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out, notes bytes.Buffer

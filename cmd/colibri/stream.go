@@ -391,21 +391,21 @@ func (f *streamFlags) takeTurns(ctx context.Context, group []*streamRun, notes i
 	}
 	rate, err := f.disk(ctx)
 	for err == nil && len(left) > 0 {
-		left = slices.DeleteFunc(left, func(t turns) bool {
-			if err != nil {
-				return true
-			}
-			block, failed, more := t.next()
-			if err = failed; err != nil || !more {
-				return true
-			}
-			t.sum.add(&block)
-			before := rate
-			if rate, err = f.disk(ctx); err == nil {
-				t.disk = append(t.disk, before, rate)
-			}
-			return false
-		})
+		t := left[0]
+		left = left[1:]
+		block, failed, more := t.next()
+		if failed != nil {
+			return failed
+		}
+		if !more {
+			continue
+		}
+		t.sum.add(&block)
+		before := rate
+		if rate, err = f.disk(ctx); err == nil {
+			t.disk = append(t.disk, before, rate)
+		}
+		left = append(left, t)
 	}
 	return err
 }
