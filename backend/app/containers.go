@@ -58,7 +58,15 @@ func (a *App) changeContainersLocked(change func(containers []Container) []Conta
 }
 
 func (a *App) containerLocked(id string) (Container, bool) {
-	i := slices.IndexFunc(a.containers, func(c Container) bool { return c.ID == id })
+	return a.findContainerLocked(func(c Container) bool { return c.ID == id })
+}
+
+func (a *App) containerAtLocked(path string) (Container, bool) {
+	return a.findContainerLocked(func(c Container) bool { return samePath(c.Path, path) })
+}
+
+func (a *App) findContainerLocked(holds func(Container) bool) (Container, bool) {
+	i := slices.IndexFunc(a.containers, holds)
 	if i < 0 {
 		return Container{}, false
 	}
@@ -145,12 +153,10 @@ func (a *App) measureOffered(offer Offer) {
 		a.events.post("offer", offer.ID, a.offers[i])
 		return
 	}
-	for _, known := range a.containers {
-		if samePath(known.Path, offer.Path) && known.SpeedHigh == 0 && c.SpeedHigh > 0 {
-			known.SpeedLow, known.SpeedHigh = c.SpeedLow, c.SpeedHigh
-			if err := a.replaceContainerLocked(known); err != nil {
-				a.log.Error("expected speed", "path", offer.Path, "error", err)
-			}
+	if known, ok := a.containerAtLocked(offer.Path); ok && known.SpeedHigh == 0 && c.SpeedHigh > 0 {
+		known.SpeedLow, known.SpeedHigh = c.SpeedLow, c.SpeedHigh
+		if err := a.replaceContainerLocked(known); err != nil {
+			a.log.Error("expected speed", "path", offer.Path, "error", err)
 		}
 	}
 }
@@ -181,8 +187,8 @@ func (a *App) AcceptOffer(id string) (string, error) {
 	}
 	c := *a.offers[i].Container
 	var err error
-	if j := slices.IndexFunc(a.containers, func(old Container) bool { return samePath(old.Path, c.Path) }); j >= 0 {
-		c.ID, c.Added, c.LastUsed = a.containers[j].ID, a.containers[j].Added, a.containers[j].LastUsed
+	if old, ok := a.containerAtLocked(c.Path); ok {
+		c.ID, c.Added, c.LastUsed = old.ID, old.Added, old.LastUsed
 		err = a.replaceContainerLocked(c)
 	} else {
 		c.ID, c.Added = uuid.NewString(), time.Now().UnixMilli()

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -23,7 +24,7 @@ import (
 type Activity struct {
 	kept    string // what the failure did not touch
 	advice  string // where no remedy below knows better
-	missing string // what to do about a file that is not there
+	missing string // what to do about a file that is not there; if empty, it is looked for in Colibri's data folder
 }
 
 const (
@@ -34,89 +35,79 @@ const (
 
 var (
 	Starting = Activity{
-		"Your chats and settings are on disk as they were.",
-		"Start Colibri again; if the same happens again, restart the computer.",
-		"Connect the disk that Colibri's data folder is on, then start Colibri again.",
+		kept:    "Your chats and settings are on disk as they were.",
+		advice:  "Start Colibri again; if the same happens again, restart the computer.",
+		missing: "Connect the disk that Colibri's data folder is on, then start Colibri again.",
 	}
 	Answering = Activity{
-		"The question and what was written so far are kept.",
-		"Ask for another answer; if the same happens again, load the model again or choose another one.",
-		locate,
+		kept:    "The question and what was written so far are kept.",
+		advice:  "Ask for another answer; if the same happens again, load the model again or choose another one.",
+		missing: locate,
 	}
 	Loading = Activity{
-		"Your chats are kept, and nothing on disk was changed.",
-		"Try again, or choose another model.",
-		locate,
+		kept:    "Your chats are kept, and nothing on disk was changed.",
+		advice:  "Try again, or choose another model.",
+		missing: locate,
 	}
 	Opening = Activity{
-		"Nothing was added to the list or changed on disk.",
-		"Choose the model's folder again, or copy the model once more from where it came.",
-		locate,
+		kept:    "Nothing was added to the list or changed on disk.",
+		advice:  "Choose the model's folder again, or copy the model once more from where it came.",
+		missing: locate,
 	}
 	Listing = Activity{
-		"The list of models is as it was, and no file was touched.",
-		"Try again, or add the model once more with Open.",
-		dataGone,
+		kept:   "The list of models is as it was, and no file was touched.",
+		advice: "Try again, or add the model once more with Open.",
 	}
 	Reading = Activity{
-		"Nothing was changed.",
-		anew,
-		dataGone,
+		kept:   "Nothing was changed.",
+		advice: anew,
 	}
 	Asking = Activity{
-		"What you typed and all that was written before are kept.",
-		"Ask again; if the same happens again, quit Colibri and start it anew.",
-		dataGone,
+		kept:   "What you typed and all that was written before are kept.",
+		advice: "Ask again; if the same happens again, quit Colibri and start it anew.",
 	}
 	Stopping = Activity{
-		"What was written so far is kept.",
-		"Press Stop again; if the answer goes on, quit Colibri, which keeps it too.",
-		dataGone,
+		kept:   "What was written so far is kept.",
+		advice: "Press Stop again; if the answer goes on, quit Colibri, which keeps it too.",
 	}
 	KeepingAnswer = Activity{
-		"The answer is still in the window.",
-		"Copy it before you quit Colibri.",
-		dataGone,
+		kept:   "The answer is still in the window.",
+		advice: "Copy it before you quit Colibri.",
 	}
 	Organising = Activity{
-		"Your chats are as they were.",
-		anew,
-		dataGone,
+		kept:   "Your chats are as they were.",
+		advice: anew,
 	}
 	Drafting = Activity{
-		"What you typed is still in the window, but not on disk.",
-		"Go on typing, which tries again, or copy it before you quit Colibri.",
-		dataGone,
+		kept:   "What you typed is still in the window, but not on disk.",
+		advice: "Go on typing, which tries again, or copy it before you quit Colibri.",
 	}
 	Configuring = Activity{
-		"This chat's instructions and values are as they were, and yours are still in the dialog.",
-		"Correct what is wrong, then choose Keep again.",
-		dataGone,
+		kept:   "This chat's instructions and values are as they were, and yours are still in the dialog.",
+		advice: "Correct what is wrong, then choose Keep again.",
 	}
 	Setting = Activity{
-		"The settings are as they were.",
-		"Correct what is wrong, then try again.",
-		dataGone,
+		kept:   "The settings are as they were.",
+		advice: "Correct what is wrong, then try again.",
 	}
 	Exporting = Activity{
-		"The chat itself is untouched.",
-		"Choose another place, then try again.",
-		"Choose a folder that is there, then try again.",
+		kept:    "The chat itself is untouched.",
+		advice:  "Choose another place, then try again.",
+		missing: "Choose a folder that is there, then try again.",
 	}
 	Importing = Activity{
-		"Nothing was imported, and your chats are as they were.",
-		"Choose a file that Colibri exported as JSON, or export the chat once more where it came from.",
-		"Choose the file where it is now.",
+		kept:    "Nothing was imported, and your chats are as they were.",
+		advice:  "Choose a file that Colibri exported as JSON, or export the chat once more where it came from.",
+		missing: "Choose the file where it is now.",
 	}
 	Showing = Activity{
-		"Nothing was opened or changed.",
-		"Open it by yourself, in the browser or the file manager.",
-		"Connect the disk it is on, then try again.",
+		kept:    "Nothing was opened or changed.",
+		advice:  "Open it by yourself, in the browser or the file manager.",
+		missing: "Connect the disk it is on, then try again.",
 	}
 	Copying = Activity{
-		"The text is still in the chat.",
-		"Select it and copy it with the keyboard, or export the chat.",
-		anew,
+		kept:   "The text is still in the chat.",
+		advice: "Select it and copy it with the keyboard, or export the chat.",
 	}
 )
 
@@ -183,9 +174,7 @@ func (doing Activity) say(err error) string {
 		advice = doing.advice
 		for _, r := range remedies {
 			if r.matches(err) {
-				if advice = r.advice; advice == "" {
-					advice = doing.missing
-				}
+				advice = cmp.Or(r.advice, doing.missing, dataGone)
 				break
 			}
 		}

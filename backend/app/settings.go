@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -182,9 +183,9 @@ func writeJSON(path string, v any) error {
 // one beside it that is written first.
 func replaceFile(path string, content []byte, mode os.FileMode) error {
 	err := replace(path, content, mode)
-	var beside *fs.PathError
-	if errors.As(err, &beside) {
-		return &fs.PathError{Op: "write", Path: path, Err: beside.Err}
+	var reason syscall.Errno
+	if errors.As(err, &reason) {
+		return &fs.PathError{Op: "write", Path: path, Err: reason}
 	}
 	return err
 }
