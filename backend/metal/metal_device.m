@@ -74,9 +74,9 @@ static id<MTLComputePipelineState> build_pipeline(coli_metal *metal, coli_kernel
     }
     NSError *reason = nil;
     char text[256];
-    id<MTLFunction> function = [metal->library newFunctionWithName:[NSString stringWithUTF8String:kernels[kernel].name]
-                                                    constantValues:values
-                                                             error:&reason];
+    id<MTLFunction> function = [metal->compiled newFunctionWithName:[NSString stringWithUTF8String:kernels[kernel].name]
+                                                     constantValues:values
+                                                              error:&reason];
     [values release];
     if (function == nil) {
         copy_text(text, sizeof text, [reason localizedDescription]);
@@ -204,9 +204,9 @@ static int open_library(coli_metal *metal, const char *source, coli_metal_error 
     options.fastMathEnabled = NO;
 #endif
     NSError *reason = nil;
-    metal->library = [metal->device newLibraryWithSource:[NSString stringWithUTF8String:source] options:options error:&reason];
+    metal->compiled = [metal->device newLibraryWithSource:[NSString stringWithUTF8String:source] options:options error:&reason];
     [options release];
-    if (metal->library != nil) return COLI_METAL_OK; // reason may hold warnings
+    if (metal->compiled != nil) return COLI_METAL_OK; // reason may hold warnings
     char text[448];
     copy_text(text, sizeof text, [reason localizedDescription]);
     return coli_fail(error, COLI_METAL_COMPILE, "the kernels do not compile: %s", text);
@@ -281,7 +281,7 @@ void coli_metal_shutdown(coli_metal *metal) {
         coli_registry_close(metal);
         coli_residency_close(metal);
         for (uint32_t i = 0; i < PIPELINE_SLOTS; i++) [metal->pipelines[i].state release];
-        [metal->library release];
+        [metal->compiled release];
         [metal->queue release];
         [metal->device release];
     }

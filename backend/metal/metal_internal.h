@@ -141,7 +141,7 @@ struct coli_metal_submit {
 struct coli_metal {
     id<MTLDevice> device;
     id<MTLCommandQueue> queue;
-    id<MTLLibrary> library;
+    id<MTLLibrary> compiled;
     char name[128];
     uint64_t max_buffer_length;
     coli_pipeline pipelines[PIPELINE_SLOTS];

@@ -101,7 +101,7 @@ struct Strict : Checker {
     char *threadgroup = nullptr;
     std::set<std::pair<std::string, const void *>> seen;
 
-    Strict(CommandBuffer &b, const Command &c) : work(b), command(c), image(imageOf(c.pipeline->library.code)) {
+    Strict(CommandBuffer &b, const Command &c) : work(b), command(c), image(imageOf(c.pipeline->compiled.code)) {
         std::map<Buffer *, bool> resident;
         for (size_t i = 0; i < work.sets.size(); i++) {
             std::lock_guard<std::mutex> lock(work.sets[i]->mutex);
@@ -165,7 +165,7 @@ struct Strict : Checker {
         const msl_kernel &kernel = *command.pipeline->kernel;
         const msl_threadgroup_variable *variable = nullptr;
         for (msl_u32 v = 0; v < kernel.variable_count; v++) {
-            const msl_threadgroup_variable &candidate = command.pipeline->library.code->variables[kernel.first_variable + v];
+            const msl_threadgroup_variable &candidate = command.pipeline->compiled.code->variables[kernel.first_variable + v];
             if (at >= candidate.offset) variable = &candidate;
         }
         if (!variable || at + a.bytes > variable->offset + variable->bytes || at + a.bytes > SHADOW_BYTES) {

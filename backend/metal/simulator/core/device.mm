@@ -224,28 +224,28 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 
 @interface SimLibrary : SimObject <MTLLibrary> {
 @public
-    Library library;
+    Library compiled;
 }
 @end
 @implementation SimLibrary
 - (NSArray *)functionNames {
     NSMutableArray *names = [NSMutableArray array];
-    for (msl_u32 i = 0; i < library.code->kernel_count; i++) [names addObject:text(library.code->kernels[i].name)];
+    for (msl_u32 i = 0; i < compiled.code->kernel_count; i++) [names addObject:text(compiled.code->kernels[i].name)];
     return names;
 }
 - (id<MTLFunction>)newFunctionWithName:(NSString *)name constantValues:(MTLFunctionConstantValues *)constantValues error:(NSError **)error {
     called("newFunctionWithName:constantValues:error:");
     SimFunctionConstantValues *given = (SimFunctionConstantValues *)constantValues;
     std::string wanted = plain(name), why = "there is no kernel named " + wanted;
-    for (msl_u32 k = 0; k < library.code->kernel_count; k++) {
-        const msl_kernel &kernel = library.code->kernels[k];
+    for (msl_u32 k = 0; k < compiled.code->kernel_count; k++) {
+        const msl_kernel &kernel = compiled.code->kernels[k];
         if (wanted != kernel.name) continue;
         std::shared_ptr<Pipeline> p = std::make_shared<Pipeline>();
-        p->library = library;
+        p->compiled = compiled;
         p->kernel = &kernel;
         why.clear();
-        for (msl_u32 c = 0; c < library.code->constant_count; c++) {
-            const msl_constant &constant = library.code->constants[c];
+        for (msl_u32 c = 0; c < compiled.code->constant_count; c++) {
+            const msl_constant &constant = compiled.code->constants[c];
             auto v = given->values->find(constant.index);
             bool needed = false;
             for (msl_u32 n = 0; n < kernel.constant_count; n++) needed |= kernel.constants[n] == c;
@@ -278,7 +278,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 - (void)dealloc { pipeline.reset(); [super dealloc]; }
 - (NSUInteger)maxTotalThreadsPerThreadgroup { return pipeline->maxThreads(); }
 - (NSUInteger)threadExecutionWidth { return MSL_LANES; }
-- (NSUInteger)staticThreadgroupMemoryLength { return threadgroupBytes(pipeline->library.code, pipeline->kernel); }
+- (NSUInteger)staticThreadgroupMemoryLength { return threadgroupBytes(pipeline->compiled.code, pipeline->kernel); }
 @end
 
 // ---- command buffers and encoders
@@ -497,7 +497,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
     if (!compileOptions || !((SimCompileOptions *)compileOptions)->modeSet) report("compile options", "set the math mode: Apple's default differs between systems");
     SimLibrary *l = [[SimLibrary alloc] initAs:"MTLLibrary"];
     std::string why;
-    if (compile(r, l->library, why)) return l;
+    if (compile(r, l->compiled, why)) return l;
     [l release];
     if (error) *error = makeError(libraryErrorDomain, 3, why);
     return nil;
@@ -505,7 +505,7 @@ SIM_SUBCLASS(MTLFunctionConstantValues, SimFunctionConstantValues)
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError **)error {
     called("newComputePipelineStateWithFunction:error:");
     std::shared_ptr<Pipeline> p = ((SimFunction *)function)->pipeline;
-    uint64_t bytes = threadgroupBytes(p->library.code, p->kernel);
+    uint64_t bytes = threadgroupBytes(p->compiled.code, p->kernel);
     std::string why;
     if (takePipelineFault(p->kernel->name)) why = std::string("injected failure of ") + p->kernel->name;
     if (bytes > THREADGROUP_MEMORY_BYTES) why = std::string(p->kernel->name) + " uses " + std::to_string(bytes) + " bytes of threadgroup memory, more than 32768";

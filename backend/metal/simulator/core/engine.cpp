@@ -99,7 +99,7 @@ struct Gpu {
         memcpy(d.threads, command.threads, sizeof d.threads);
         d.seed = seed;
         if (!pipeline.specialised.code) {
-            const msl_library *code = pipeline.library.code;
+            const msl_library *code = pipeline.compiled.code;
             for (msl_u32 i = 0; i < code->constant_count; i++) *code->constants[i].defined = false;
             for (auto &v : pipeline.values) {
                 memcpy(v.first->value, v.second.data(), v.second.size());
@@ -172,14 +172,14 @@ bool takePipelineFault(const std::string &kernel) {
 uint64_t nextId() { return ++ids; }
 
 void Pipeline::specialise(bool onlyCached) {
-    if (library.request.strict || values.empty()) { settled = true; return; }
-    CompileRequest r = library.request;
+    if (compiled.request.strict || values.empty()) { settled = true; return; }
+    CompileRequest r = compiled.request;
     r.kernel = kernel->name;
     for (auto &v : values) {
         uint32_t number = 0;
         memcpy(&number, v.second.data(), v.second.size());
         bool needed = false;
-        for (msl_u32 n = 0; n < kernel->constant_count; n++) needed |= &library.code->constants[kernel->constants[n]] == v.first;
+        for (msl_u32 n = 0; n < kernel->constant_count; n++) needed |= &compiled.code->constants[kernel->constants[n]] == v.first;
         r.constants[v.first->index] = needed ? std::to_string(number) + (std::string(v.first->type).find("uint") == 0 ? "u" : "") : "0";
     }
     std::string why;

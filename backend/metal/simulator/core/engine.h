@@ -19,7 +19,7 @@ bool takeAllocationFault();
 bool takePipelineFault(const std::string &kernel);
 
 struct Pipeline {
-    Library library;
+    Library compiled;
     const msl_kernel *kernel = nullptr;
     std::vector<std::pair<const msl_constant *, std::string>> values; // function constants
     // A pipeline that has run for a while is compiled again with its constants in it: twice as fast, the same results.
