@@ -89,15 +89,14 @@ export function startProgram({ binary, dataDir, display, args = [], env = {} }) 
  * The development build with a Chromium page on it. What the page says on its console and every request it makes are kept:
  * errors and foreign requests fail a test at the end.
  */
-export async function startInBrowser({ dataDir = temporaryFolder(), args = [], viewport = { width: 1280, height: 800 }, theme = 'light', scale = 1 } = {}) {
+export async function startInBrowser({ dataDir = temporaryFolder(), env = {}, viewport = { width: 1280, height: 800 }, theme = 'light', scale = 1 } = {}) {
   const screen = await startScreen();
   const port = await freePort();
   const program = startProgram({
     binary: devBinary,
     dataDir,
     display: screen.display,
-    args,
-    env: { assetdir: join(root, 'frontend/dist'), devserver: `127.0.0.1:${port}`, loglevel: 'error' },
+    env: { assetdir: join(root, 'frontend/dist'), devserver: `127.0.0.1:${port}`, loglevel: 'error', ...env },
   });
   const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',

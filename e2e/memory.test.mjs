@@ -39,9 +39,7 @@ it(`${soak ? 'ten minutes' : 'half a minute'} of streaming leave neither the pag
   const folder = temporaryFolder();
   const file = join(folder, 'answer.md');
   writeFileSync(file, longAnswer(96, ANSWER_BYTES));
-  process.env.COLIBRI_REPLAY = file;
-  const s = await startInBrowser();
-  delete process.env.COLIBRI_REPLAY;
+  const s = await startInBrowser({ env: { COLIBRI_REPLAY: file } });
   const { page } = s;
   try {
     await ready(page);
