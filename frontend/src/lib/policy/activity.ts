@@ -1,7 +1,7 @@
 // What a token's time went into: over the last second while an answer is made, over the whole of it afterwards.
 
 import type { GPUCounters, Receipt, TimeSplit } from '../bridge/types';
-import { count, percent, seconds } from './format';
+import { count, percent, seconds, type Line } from './format';
 
 export interface Part {
   kind: 'attention' | 'experts' | 'disk' | 'rest';
@@ -48,21 +48,16 @@ function parts(t: Times, tokens: number): Part[] {
   }));
 }
 
-export interface Line {
-  label: string;
-  text: string;
-}
-
 /** What the graphics processor has done since the model was loaded; nothing where the CPU computes. */
 export function gpuLines(gpu: GPUCounters | null): Line[] {
   if (!gpu) return [];
   return [
-    { label: 'Computing', text: seconds(gpu.gpuMillis / 1000) },
-    { label: 'Preparing its work', text: seconds(gpu.setupMillis / 1000) },
-    { label: 'Collecting results', text: seconds(gpu.scatterMillis / 1000) },
-    { label: 'Committing memory', text: seconds(gpu.commitMillis / 1000) },
-    { label: 'Blocks of experts done', text: count(gpu.blocks) },
-    { label: 'Left to the CPU', text: gpu.fallenBack > 0 ? count(gpu.fallenBack) : 'none' },
+    { label: 'Computing', value: seconds(gpu.gpuMillis / 1000) },
+    { label: 'Preparing its work', value: seconds(gpu.setupMillis / 1000) },
+    { label: 'Collecting results', value: seconds(gpu.scatterMillis / 1000) },
+    { label: 'Committing memory', value: seconds(gpu.commitMillis / 1000) },
+    { label: 'Blocks of experts done', value: count(gpu.blocks) },
+    { label: 'Left to the CPU', value: gpu.fallenBack > 0 ? count(gpu.fallenBack) : 'none' },
   ];
 }
 

@@ -1,5 +1,11 @@
 // How figures are written. Sizes are decimal, as the Finder shows them.
 
+/** A value with its name. */
+export interface Line {
+  label: string;
+  value: string;
+}
+
 const UNITS = ['bytes', 'KB', 'MB', 'GB', 'TB'] as const;
 
 export function bytes(n: number): string {

@@ -194,11 +194,11 @@ describe('activity', () => {
       scatterMillis: 12.4,
       commitMillis: 0,
     };
-    expect(gpuLines(gpu).map((l) => [l.label, l.text])).toEqual([
+    expect(gpuLines(gpu).map((l) => [l.label, l.value])).toEqual([
       ['Computing', '1 min 2 s'], ['Preparing its work', '840 ms'], ['Collecting results', '12 ms'], ['Committing memory', '0 ms'],
       ['Blocks of experts done', '12,000'], ['Left to the CPU', 'none'],
     ]); // prettier-ignore
-    expect(gpuLines({ ...gpu, fallenBack: 3 }).at(-1)?.text).toBe('3');
+    expect(gpuLines({ ...gpu, fallenBack: 3 }).at(-1)?.value).toBe('3');
   });
   it('reads and draws the atlas', () => {
     const buffer = new ArrayBuffer(8 + 5 * 6);

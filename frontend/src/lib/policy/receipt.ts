@@ -1,12 +1,7 @@
 // What a receipt shows.
 
 import type { Receipt, Sampling } from '../bridge/types';
-import { bytes, count, percent, rate, seconds } from './format';
-
-export interface ReceiptLine {
-  label: string;
-  value: string;
-}
+import { bytes, count, percent, rate, seconds, type Line } from './format';
 
 /** The one line under an answer. */
 export function summary(r: Receipt): string {
@@ -17,8 +12,8 @@ export function summary(r: Receipt): string {
   return parts.join(' · ');
 }
 
-export function lines(r: Receipt): ReceiptLine[] {
-  const out: ReceiptLine[] = [
+export function lines(r: Receipt): Line[] {
+  const out: Line[] = [
     { label: 'Model', value: r.backend ? `${r.model}, ${r.backend}` : r.model },
     { label: 'Answer', value: `${count(r.tokens)} tokens at ${rate(r.tokensPerSecond)} tok/s` },
     { label: 'First word after', value: seconds(r.timeToFirstTokenMillis / 1000) },

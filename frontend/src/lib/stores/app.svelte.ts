@@ -36,6 +36,11 @@ class AppStore {
   stats = $state.raw<Stats | null>(null);
   history = $state.raw<Sample[]>([]);
 
+  /** The model that is loaded or being loaded, or would be next. */
+  container = $derived(
+    this.containers.find((c) => c.id === (this.model.id || this.settings?.lastModel)) ?? this.containers[0],
+  );
+
   private lastNotice = 0;
   private previous: Stats | null = null;
 
@@ -103,17 +108,18 @@ class AppStore {
     }
   }
 
+  /** The same of a call without a result: whether it went well. */
+  async succeeds(call: Promise<void>): Promise<boolean> {
+    return (await this.attempt(call.then(() => true))) === true;
+  }
+
   async changeSettings(change: Partial<Settings>): Promise<boolean> {
     if (!this.settings) return false;
     const next = { ...$state.snapshot(this.settings), ...change } as Settings;
     this.settings = next; // at once; a refusal brings the old values back
-    const saved = await this.attempt(bridge.saveSettings(next).then(() => true));
+    const saved = await this.succeeds(bridge.saveSettings(next));
     if (!saved) await this.reload('settings');
-    return saved === true;
-  }
-
-  container(id: string): Container | undefined {
-    return this.containers.find((c) => c.id === id);
+    return saved;
   }
 
   /** The draft of a listed conversation, which no event tells about. */

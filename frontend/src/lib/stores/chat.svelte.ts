@@ -40,7 +40,8 @@ class ChatStore {
   /** Drafts that Go could not write down: they last as long as the page. */
   private readonly unsaved = new Map<string, string>();
   private asOf = 0;
-  private late: AppEvent[] = [];
+  /** Events that came before the conversation was read, or before the call returned that told of their message. */
+  private waiting: AppEvent[] = [];
   private opening = 0;
   private creating: ReturnType<typeof bridge.newConversation> | null = null;
   private pending: { message: string; text: string; thinking: string }[] = [];
@@ -49,13 +50,10 @@ class ChatStore {
 
   /** Shows the page's first conversation. What was typed before it was known stays typed. */
   async begin(id: string): Promise<void> {
-    const early = this.draft;
-    this.draft = '';
     await this.open(id);
-    this.draft = joined(this.draft, early);
     this.started = true;
     this.begun();
-    if (early !== '') this.typed();
+    if (this.draft !== '') this.typed();
   }
 
   /** Shows a conversation; '' is a chat that does not exist yet. */
@@ -67,12 +65,11 @@ class ChatStore {
     this.editing = '';
     this.problem = '';
     this.context = null;
-    this.late = [];
+    this.waiting = [];
     this.pending = [];
-    this.early.clear();
     this.conversation = null;
     this.messages.clear();
-    if (!again) this.draft = '';
+    if (!again && this.started) this.draft = '';
     if (app.settings && app.settings.lastConversation !== id) void app.changeSettings({ lastConversation: id });
     if (id === '') {
       void this.measure();
@@ -86,10 +83,8 @@ class ChatStore {
       this.conversation = t.conversation;
       if (!again) this.draft = joined(this.unsaved.get(id) ?? t.conversation.draft, this.draft); // typing does not wait
       for (const m of t.messages) this.put(m);
-      const late = this.late;
-      this.late = [];
       this.loading = false;
-      for (const event of late) this.event(event);
+      this.takeUp();
       void this.measure();
     } catch (error) {
       if (attempt !== this.opening) return;
@@ -115,21 +110,24 @@ class ChatStore {
   event(event: AppEvent): void {
     if (this.id === '') return;
     if (this.loading) {
-      this.late.push(event);
+      this.waiting.push(event);
       return;
     }
     if (event.seq <= this.asOf) return;
     switch (event.kind) {
       case 'piece':
-        if (event.data.conversation !== this.id || this.keepEarly(event.data.message, event)) return;
-        this.grow(event.data.message, event.data.text, event.data.thinking);
+        if (event.data.conversation !== this.id) return;
+        if (this.messages.has(event.data.message)) this.grow(event.data.message, event.data.text, event.data.thinking);
+        else this.waiting.push(event);
         break;
       case 'message': {
-        if (event.data.conversation !== this.id || this.keepEarly(event.data.id, event)) return;
+        if (event.data.conversation !== this.id) return;
         this.applyPending();
         const m = this.messages.get(event.data.id);
-        if (m) Object.assign(m, { ...event.data, text: m.text, thinking: m.thinking });
-        void this.measure();
+        if (m) {
+          Object.assign(m, { ...event.data, text: m.text, thinking: m.thinking });
+          void this.measure();
+        } else this.waiting.push(event);
         break;
       }
       case 'conversation':
@@ -147,10 +145,21 @@ class ChatStore {
     }
   }
 
-  async send(text: string, parent?: string): Promise<boolean> {
+  private takeUp(): void {
+    const waiting = this.waiting;
+    this.waiting = [];
+    for (const event of waiting) this.event(event);
+  }
+
+  send(text: string, parent?: string): Promise<boolean> {
+    return this.whileAsking(this.ask(text, parent));
+  }
+
+  /** Asking lasts as long as the call that begins an answer. */
+  private async whileAsking<T>(call: Promise<T>): Promise<T> {
     this.asking = true;
     try {
-      return await this.ask(text, parent);
+      return await call;
     } finally {
       this.asking = false;
     }
@@ -182,8 +191,10 @@ class ChatStore {
 
   /** Another answer to the question of an answer; sampling repeats an earlier one's settings. */
   async regenerate(answer: Message, sampling: Sampling | null = null): Promise<void> {
-    const generated = await app.attempt(
-      bridge.generate({ conversation: this.id, mode: 'regenerate', parent: answer.parent, text: '', sampling }),
+    const generated = await this.whileAsking(
+      app.attempt(
+        bridge.generate({ conversation: this.id, mode: 'regenerate', parent: answer.parent, text: '', sampling }),
+      ),
     );
     if (!generated) return;
     this.addLocal({
@@ -197,8 +208,10 @@ class ChatStore {
   }
 
   async continueAnswer(answer: Message): Promise<void> {
-    const generated = await app.attempt(
-      bridge.generate({ conversation: this.id, mode: 'continue', parent: answer.id, text: '', sampling: null }),
+    const generated = await this.whileAsking(
+      app.attempt(
+        bridge.generate({ conversation: this.id, mode: 'continue', parent: answer.id, text: '', sampling: null }),
+      ),
     );
     if (generated) answer.state = 'streaming';
   }
@@ -218,13 +231,13 @@ class ChatStore {
   async configure(systemPrompt: string, sampling: Sampling | null): Promise<boolean> {
     const id = await app.attempt(this.ensure());
     if (id === undefined) return false;
-    const saved = await app.attempt(bridge.configure(id, systemPrompt, sampling).then(() => true));
+    const saved = await app.succeeds(bridge.configure(id, systemPrompt, sampling));
     if (saved && this.conversation?.id === id) {
       this.conversation.systemPrompt = systemPrompt;
       this.conversation.sampling = sampling;
       void this.measure();
     }
-    return saved === true;
+    return saved;
   }
 
   /** Puts text that could not be sent before what has been typed since. */
@@ -251,7 +264,7 @@ class ChatStore {
     if (this.conversation?.id === id) this.conversation.draft = draft;
     app.keepDraft(id, draft);
     this.unsaved.set(id, draft);
-    const saved = await app.attempt(bridge.saveDraft(id, draft).then(() => true));
+    const saved = await app.succeeds(bridge.saveDraft(id, draft));
     if (saved && this.unsaved.get(id) === draft) this.unsaved.delete(id);
   }
 
@@ -287,23 +300,12 @@ class ChatStore {
   private addLocal(m: Partial<Message> & Pick<Message, 'id' | 'parent' | 'role' | 'state' | 'created'>): void {
     if (this.messages.has(m.id)) return;
     this.put({ conversation: this.id, text: '', thinking: '', error: '', receipt: null, ...m });
-    const early = this.early.get(m.id) ?? [];
-    this.early.delete(m.id);
-    for (const event of early) this.event(event);
+    this.takeUp();
   }
 
   private put(m: Message): void {
     const reactive = $state(m);
     this.messages.set(m.id, reactive);
-  }
-
-  /** Events of messages whose ids Generate has not returned yet. */
-  private early = new Map<string, AppEvent[]>();
-
-  private keepEarly(message: string, event: AppEvent): boolean {
-    if (this.messages.has(message)) return false;
-    this.early.set(message, [...(this.early.get(message) ?? []), event]);
-    return true;
   }
 
   /** Text is put on the page once per frame, however often it arrives. */

@@ -51,7 +51,7 @@ export function run(command: CommandName): void {
 }
 
 export async function copy(text: string): Promise<void> {
-  const done = await app.attempt(bridge.copyText(text).then(() => true));
+  const done = await app.succeeds(bridge.copyText(text));
   if (done) ui.announcement = 'Copied.';
 }
 
