@@ -1,5 +1,6 @@
 // Starts the real program, with the real engine and the bundled model, and a browser or a screen to look at it with.
 
+import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -170,6 +171,18 @@ export async function heapBytes(page) {
 export async function picture(page, name) {
   await page.screenshot({ path: join(pictures, `${name}.png`) });
 }
+
+/** A test with a window of its own, on whose page nothing goes wrong. */
+export const inBrowser = (test) => async () => {
+  const s = await startInBrowser();
+  try {
+    await ready(s.page);
+    await test(s.page, s);
+    assert.deepEqual(s.errors, []);
+  } finally {
+    await s.stop();
+  }
+};
 
 /** Waits until something can be typed; the model may still be loading. */
 export async function ready(page) {

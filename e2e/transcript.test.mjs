@@ -6,59 +6,51 @@ import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
 import { importMessages, longAnswer, manyConversations, openChat as open, turns } from './fixtures.mjs';
 import { HOSTILE } from './hostile.mjs';
-import { answered, ask, heapBytes, picture, ready, record, startInBrowser, temporaryFolder, until } from './harness.mjs';
+import { answered, ask, heapBytes, inBrowser, picture, ready, record, startInBrowser, temporaryFolder, until } from './harness.mjs';
 
 const importChat = (page, title, texts) => importMessages(page, title, turns(texts));
 
 describe('hostile transcripts', () => {
-  it(`${HOSTILE.length} payloads cause no request, no script, no navigation and no dead bindings`, async () => {
-    const s = await startInBrowser();
-    const { page } = s;
-    try {
-      await ready(page);
-      await page.evaluate(() => (window.harmed = []));
-      page.on('dialog', (d) => {
-        s.errors.push(`a dialog opened: ${d.message()}`);
-        void d.dismiss();
-      });
-      let navigations = 0;
-      page.on('framenavigated', () => navigations++);
-      for (let i = 0; i < HOSTILE.length; i += 20) {
-        const part = HOSTILE.slice(i, i + 20);
-        await importChat(page, `hostile ${i}`, part.flatMap((payload) => [payload, payload]));
-        await open(page, `hostile ${i}`);
-        await page.locator('article').nth(1).waitFor();
-        // Through the whole of it, so that every message is rendered.
-        await page.evaluate(async () => {
-          for (const message of document.querySelectorAll('.message')) {
-            message.scrollIntoView();
-            for (let n = 0; n < 3; n++) await new Promise(requestAnimationFrame);
-          }
-        });
-        await until(() => page.evaluate(() => document.querySelectorAll('.placeholder').length < 3), 'the messages to be rendered');
-        const found = await page.evaluate(() => [...document.querySelectorAll('.markdown *')].filter((e) => /^(script|iframe|img|object|embed|form|input|link|meta|base|style|video|audio)$/i.test(e.tagName) || [...e.attributes].some((a) => /^on/i.test(a.name) || (/^(href|src|action|xlink:href)$/i.test(a.name) && !/^https?:/i.test(a.value)))).map((e) => e.outerHTML));
-        assert.deepEqual(found, [], `payloads from ${i}`);
-        for (const link of await page.locator('.markdown a').all()) {
-          await link.click({ force: true, timeout: 5000 }).catch(() => {});
-          await page.keyboard.press('Escape');
+  it(`${HOSTILE.length} payloads cause no request, no script, no navigation and no dead bindings`, inBrowser(async (page, s) => {
+    await page.evaluate(() => (window.harmed = []));
+    page.on('dialog', (d) => {
+      s.errors.push(`a dialog opened: ${d.message()}`);
+      void d.dismiss();
+    });
+    let navigations = 0;
+    page.on('framenavigated', () => navigations++);
+    for (let i = 0; i < HOSTILE.length; i += 20) {
+      const part = HOSTILE.slice(i, i + 20);
+      await importChat(page, `hostile ${i}`, part.flatMap((payload) => [payload, payload]));
+      await open(page, `hostile ${i}`);
+      await page.locator('article').nth(1).waitFor();
+      // Through the whole of it, so that every message is rendered.
+      await page.evaluate(async () => {
+        for (const message of document.querySelectorAll('.message')) {
+          message.scrollIntoView();
+          for (let n = 0; n < 3; n++) await new Promise(requestAnimationFrame);
         }
+      });
+      await until(() => page.evaluate(() => document.querySelectorAll('.placeholder').length < 3), 'the messages to be rendered');
+      const found = await page.evaluate(() => [...document.querySelectorAll('.markdown *')].filter((e) => /^(script|iframe|img|object|embed|form|input|link|meta|base|style|video|audio)$/i.test(e.tagName) || [...e.attributes].some((a) => /^on/i.test(a.name) || (/^(href|src|action|xlink:href)$/i.test(a.name) && !/^https?:/i.test(a.value)))).map((e) => e.outerHTML));
+      assert.deepEqual(found, [], `payloads from ${i}`);
+      for (const link of await page.locator('.markdown a').all()) {
+        await link.click({ force: true, timeout: 5000 }).catch(() => {});
+        await page.keyboard.press('Escape');
       }
-      assert.deepEqual(await page.evaluate(() => window.harmed), [], 'a payload ran');
-      assert.equal(navigations, 0);
-      assert.ok(page.url().startsWith(s.address));
-      const foreign = s.requests.filter((r) => !r.startsWith(s.address) && !r.startsWith(s.address.replace('http', 'ws')));
-      assert.deepEqual(foreign, []);
-      assert.deepEqual(s.errors, []);
-      await picture(page, '20-hostile');
-      assert.ok((await page.evaluate(() => window.go.main.App.About())).version, 'the bindings are dead');
-      for (const address of ['file:///etc/passwd', 'javascript:alert(1)', '-a Calculator', 'data:text/html,x', 'wails://wails/', 'https://', '/etc/passwd', '']) {
-        const refused = await page.evaluate((a) => window.go.main.App.OpenLink(a).then(() => '', String), address);
-        assert.match(refused, /^Only web addresses \(https and http\) can be opened\. Nothing was opened or changed\. Check the address\.$/, `“${address}” was opened`);
-      }
-    } finally {
-      await s.stop();
     }
-  });
+    assert.deepEqual(await page.evaluate(() => window.harmed), [], 'a payload ran');
+    assert.equal(navigations, 0);
+    assert.ok(page.url().startsWith(s.address));
+    const foreign = s.requests.filter((r) => !r.startsWith(s.address) && !r.startsWith(s.address.replace('http', 'ws')));
+    assert.deepEqual(foreign, []);
+    await picture(page, '20-hostile');
+    assert.ok((await page.evaluate(() => window.go.main.App.About())).version, 'the bindings are dead');
+    for (const address of ['file:///etc/passwd', 'javascript:alert(1)', '-a Calculator', 'data:text/html,x', 'wails://wails/', 'https://', '/etc/passwd', '']) {
+      const refused = await page.evaluate((a) => window.go.main.App.OpenLink(a).then(() => '', String), address);
+      assert.match(refused, /^Only web addresses \(https and http\) can be opened\. Nothing was opened or changed\. Check the address\.$/, `“${address}” was opened`);
+    }
+  }));
 });
 
 /**
@@ -96,64 +88,48 @@ async function frames(page, act) {
 }
 
 describe('drops on the page', () => {
-  it('of files and links are refused by it, of text taken where text is typed', async () => {
-    const s = await startInBrowser();
-    const { page } = s;
-    try {
-      await ready(page);
-      const refused = await page.evaluate(() => {
-        const drop = (fill, target, kind) => {
-          const dataTransfer = new DataTransfer();
-          fill(dataTransfer);
-          const event = new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true });
-          target.dispatchEvent(event);
-          return event.defaultPrevented;
-        };
-        const file = (d) => d.items.add(new File(['x'], 'a.bin'));
-        const link = (d) => d.setData('text/uri-list', 'https://example.org/');
-        const text = (d) => d.setData('text/plain', 'a word');
-        const field = document.querySelector('textarea');
-        const all = {};
-        for (const kind of ['dragenter', 'dragover', 'drop'])
-          for (const [what, fill] of Object.entries({ file, link, text }))
-            for (const [where, target] of Object.entries({ field, page: document.body, document })) all[`${kind} of ${what} on ${where}`] = drop(fill, target, kind);
-        return all;
-      });
-      for (const [what, was] of Object.entries(refused)) assert.equal(was, !/text on field/.test(what), what);
-      assert.ok(page.url().startsWith(s.address));
-      assert.deepEqual(s.errors, []);
-    } finally {
-      await s.stop();
-    }
-  });
+  it('of files and links are refused by it, of text taken where text is typed', inBrowser(async (page, s) => {
+    const refused = await page.evaluate(() => {
+      const drop = (fill, target, kind) => {
+        const dataTransfer = new DataTransfer();
+        fill(dataTransfer);
+        const event = new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true });
+        target.dispatchEvent(event);
+        return event.defaultPrevented;
+      };
+      const file = (d) => d.items.add(new File(['x'], 'a.bin'));
+      const link = (d) => d.setData('text/uri-list', 'https://example.org/');
+      const text = (d) => d.setData('text/plain', 'a word');
+      const field = document.querySelector('textarea');
+      const all = {};
+      for (const kind of ['dragenter', 'dragover', 'drop'])
+        for (const [what, fill] of Object.entries({ file, link, text }))
+          for (const [where, target] of Object.entries({ field, page: document.body, document })) all[`${kind} of ${what} on ${where}`] = drop(fill, target, kind);
+      return all;
+    });
+    for (const [what, was] of Object.entries(refused)) assert.equal(was, !/text on field/.test(what), what);
+    assert.ok(page.url().startsWith(s.address));
+  }));
 });
 
 describe('long transcripts', () => {
-  it('500 messages of 4 KB open, scroll, and lead back to their end', async () => {
-    const s = await startInBrowser();
-    const { page } = s;
-    try {
-      await ready(page);
-      const words = 'A hummingbird hovers before a flower and drinks. **It** remembers `every` one of them.\n\n'.repeat(46).slice(0, 4096);
-      await importChat(page, 'long chat', Array.from({ length: 500 }, (_, i) => `Number ${i}: ${words}`));
-      const began = Date.now();
-      await open(page, 'long chat');
-      await page.waitForFunction(() => document.querySelector('.message:last-child .markdown p'));
-      const opened = Date.now() - began;
-      const scroll = await frames(page, async () => {
-        for (let i = 0; i < 60; i++) {
-          await page.mouse.move(600, 400);
-          await page.mouse.wheel(0, -400);
-        }
-      });
-      record('500 messages of 4 KB', { openedMillis: opened, scrolling: scroll, heapBytes: await heapBytes(page) });
-      await page.getByRole('button', { name: 'To the end of the conversation' }).click();
-      assert.ok(await page.locator('.scroller').evaluate((e) => e.scrollHeight - e.clientHeight - e.scrollTop < 4), 'the end is not the end');
-      assert.deepEqual(s.errors, []);
-    } finally {
-      await s.stop();
-    }
-  });
+  it('500 messages of 4 KB open, scroll, and lead back to their end', inBrowser(async (page) => {
+    const words = 'A hummingbird hovers before a flower and drinks. **It** remembers `every` one of them.\n\n'.repeat(46).slice(0, 4096);
+    await importChat(page, 'long chat', Array.from({ length: 500 }, (_, i) => `Number ${i}: ${words}`));
+    const began = Date.now();
+    await open(page, 'long chat');
+    await page.waitForFunction(() => document.querySelector('.message:last-child .markdown p'));
+    const opened = Date.now() - began;
+    const scroll = await frames(page, async () => {
+      for (let i = 0; i < 60; i++) {
+        await page.mouse.move(600, 400);
+        await page.mouse.wheel(0, -400);
+      }
+    });
+    record('500 messages of 4 KB', { openedMillis: opened, scrolling: scroll, heapBytes: await heapBytes(page) });
+    await page.getByRole('button', { name: 'To the end of the conversation' }).click();
+    assert.ok(await page.locator('.scroller').evaluate((e) => e.scrollHeight - e.clientHeight - e.scrollTop < 4), 'the end is not the end');
+  }));
 
   it('2,000 conversations are listed, searched and opened, and the window starts as with none', async () => {
     const dataDir = temporaryFolder();
@@ -276,24 +252,17 @@ describe('long transcripts', () => {
 });
 
 describe('the keyboard', () => {
-  it('alone reaches everything', async () => {
-    const s = await startInBrowser();
-    const { page } = s;
-    try {
-      await ready(page);
-      await importChat(page, 'a chat', ['A question', 'An answer']);
-      await open(page, 'a chat');
-      await page.getByRole('article', { name: 'Answer' }).waitFor();
-      const reached = new Set();
-      for (let i = 0; i < 60; i++) {
-        await page.keyboard.press('Tab');
-        reached.add(await page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent?.trim() ?? ''));
-      }
-      const all = [...reached].join('\n');
-      for (const part of ['Hide the sidebar', 'New chat', 'Search chats', 'a chat', 'Actions for a chat', 'Settings', 'Colibri Mini', 'Memory.', 'Activity', 'Edit and ask again', 'Copy the answer', 'Another answer', 'Your question', 'Instructions and sampling'])
-        assert.ok(all.includes(part), `Tab does not reach “${part}”; it reached:\n${all}`);
-    } finally {
-      await s.stop();
+  it('alone reaches everything', inBrowser(async (page) => {
+    await importChat(page, 'a chat', ['A question', 'An answer']);
+    await open(page, 'a chat');
+    await page.getByRole('article', { name: 'Answer' }).waitFor();
+    const reached = new Set();
+    for (let i = 0; i < 60; i++) {
+      await page.keyboard.press('Tab');
+      reached.add(await page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent?.trim() ?? ''));
     }
-  });
+    const all = [...reached].join('\n');
+    for (const part of ['Hide the sidebar', 'New chat', 'Search chats', 'a chat', 'Actions for a chat', 'Settings', 'Colibri Mini', 'Memory.', 'Activity', 'Edit and ask again', 'Copy the answer', 'Another answer', 'Your question', 'Instructions and sampling'])
+      assert.ok(all.includes(part), `Tab does not reach “${part}”; it reached:\n${all}`);
+  }));
 });
