@@ -1,7 +1,6 @@
 package crosscheck
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -57,21 +56,18 @@ func TestTheWindowCallsNothingThatWailsGetsWrong(t *testing.T) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.SelectorExpr:
-				called := fmt.Sprint(n.X, ".", n.Sel)
-				if why, bad := forbidden[called]; bad {
-					t.Errorf("%s uses %s: %s", name, called, why)
+				if why, bad := forbidden[source(n)]; bad {
+					t.Errorf("%s uses %s: %s", name, source(n), why)
 				}
 			case *ast.KeyValueExpr:
-				if why, bad := fields[fmt.Sprint(n.Key)]; bad {
+				if why, bad := fields[source(n.Key)]; bad {
 					t.Errorf("%s sets %s: %s", name, n.Key, why)
 				}
 			case *ast.FuncDecl:
 				ast.Inspect(n, func(in ast.Node) bool {
 					if call, ok := in.(*ast.CallExpr); ok {
-						if f, ok := call.Fun.(*ast.SelectorExpr); ok {
-							called := fmt.Sprint(f.X, ".", f.Sel)
-							calledBy[called] = append(calledBy[called], n.Name.Name)
-						}
+						called := source(call.Fun)
+						calledBy[called] = append(calledBy[called], n.Name.Name)
 					}
 					return true
 				})
@@ -92,13 +88,13 @@ func TestTheWindowCallsNothingThatWailsGetsWrong(t *testing.T) {
 }
 
 func TestTheWindowSetsWhatAMacNeeds(t *testing.T) {
-	set := map[string]string{}
+	set, files := map[string]string{}, windowSources(t)
 	for _, name := range []string{"main.go", "window.go"} {
-		ast.Inspect(windowSources(t)[name], func(n ast.Node) bool {
+		ast.Inspect(files[name], func(n ast.Node) bool {
 			if made, ok := n.(*ast.CompositeLit); ok {
 				for _, e := range made.Elts {
 					if kv, ok := e.(*ast.KeyValueExpr); ok {
-						set[fmt.Sprint(made.Type, ".", kv.Key)] = source(kv.Value)
+						set[source(made.Type)+"."+source(kv.Key)] = source(kv.Value)
 					}
 				}
 			}
@@ -109,13 +105,13 @@ func TestTheWindowSetsWhatAMacNeeds(t *testing.T) {
 		})
 	}
 	for what, want := range map[string]string{
-		"&{options App}.Mac":                        "&{mac Options}", // without it the zoom button is off
-		"&{options App}.HideWindowOnClose":          "runtime.GOOS==darwin",
-		"&{mac Options}.WebviewIsTransparent":       "true", // else a white ground covers the page
-		"&{mac Options}.WindowIsTranslucent":        "true",
-		"&{options DragAndDrop}.DisableWebViewDrop": "runtime.GOOS==darwin", // else WebKit goes to what is dropped
-		"&{options DragAndDrop}.EnableFileDrop":     "true",                 // without it the other does nothing
-		"menu.EditMenu":                             "called",               // else Cmd-C, V, X, A and Z do not reach the page
+		"options.App.Mac":                        "mac.Options", // without it the zoom button is off
+		"options.App.HideWindowOnClose":          "runtime.GOOS==darwin",
+		"mac.Options.WebviewIsTransparent":       "true", // else a white ground covers the page
+		"mac.Options.WindowIsTranslucent":        "true",
+		"options.DragAndDrop.DisableWebViewDrop": "runtime.GOOS==darwin", // else WebKit goes to what is dropped
+		"options.DragAndDrop.EnableFileDrop":     "true",                 // without it the other does nothing
+		"menu.EditMenu":                          "called",               // else Cmd-C, V, X, A and Z do not reach the page
 	} {
 		if set[what] != want {
 			t.Errorf("%s is %q, not %q", what, set[what], want)
@@ -134,10 +130,8 @@ func TestTheWindowIsShownBeforeADialog(t *testing.T) {
 		ast.Inspect(f.Body, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok && strings.HasSuffix(source(call.Fun), "Dialog") {
 				dialogs++
-				first, _ := f.Body.List[0].(*ast.ExprStmt)
-				if first == nil {
-					t.Errorf("%s does not show the window first", f.Name)
-				} else if shown, ok := first.X.(*ast.CallExpr); !ok || source(shown.Fun) != "runtime.Show" {
+				first, ok := f.Body.List[0].(*ast.ExprStmt)
+				if !ok || source(first.X) != "runtime.Show()" {
 					t.Errorf("%s does not show the window first", f.Name)
 				}
 			}
@@ -154,12 +148,14 @@ func source(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.UnaryExpr:
 		return source(e.X)
+	case *ast.CallExpr:
+		return source(e.Fun) + "()"
 	case *ast.CompositeLit:
-		return fmt.Sprint(e.Type)
+		return source(e.Type)
 	case *ast.BinaryExpr:
 		return source(e.X) + e.Op.String() + source(e.Y)
 	case *ast.SelectorExpr:
-		return fmt.Sprint(e.X, ".", e.Sel)
+		return source(e.X) + "." + e.Sel.Name
 	case *ast.BasicLit:
 		return strings.Trim(e.Value, `"`)
 	case *ast.Ident:
@@ -174,7 +170,7 @@ func TestCallbacksFromTheSystemOnlyStartGoroutines(t *testing.T) {
 	for name, file := range windowSources(t) {
 		for _, d := range file.Decls {
 			f, ok := d.(*ast.FuncDecl)
-			if !ok || f.Doc == nil || !strings.Contains(commentText(f.Doc), "//export ") {
+			if !ok || f.Doc == nil || !slices.ContainsFunc(f.Doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//export ") }) {
 				continue
 			}
 			callbacks++
@@ -194,14 +190,6 @@ func TestCallbacksFromTheSystemOnlyStartGoroutines(t *testing.T) {
 	if callbacks < 3 {
 		t.Errorf("only %d callbacks were found", callbacks)
 	}
-}
-
-func commentText(g *ast.CommentGroup) string {
-	var lines []string
-	for _, c := range g.List {
-		lines = append(lines, c.Text)
-	}
-	return strings.Join(lines, "\n")
 }
 
 // The page has Wails' own events in one place, and takes no listener away: that takes Go's away too.
