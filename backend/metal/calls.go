@@ -8,7 +8,6 @@ package metal
 import "C"
 
 import (
-	"errors"
 	"unsafe"
 
 	"colibri/backend/compute"
@@ -185,7 +184,12 @@ func (b *Backend) MoEBegin(m *compute.MoECall) (compute.Pending, error) {
 
 // Layer runs a layer up to its expert ids.
 func (b *Backend) Layer(l *compute.LayerCall) error {
-	return b.runLayer(l, true, func(f compute.Backend) error { return errors.Join(f.Layer(l), f.SharedExperts(l)) })
+	return b.runLayer(l, true, func(f compute.Backend) error {
+		if err := f.Layer(l); err != nil {
+			return err
+		}
+		return f.SharedExperts(l)
+	})
 }
 
 // SharedExperts has nothing to do: they are part of the layer's command buffer.

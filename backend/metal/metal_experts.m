@@ -16,7 +16,7 @@ static void gate_up(coli_metal_submit *submit, const coli_operand *gate, const c
     } else {
         constants.xrows = rows;
         const bool staged = stages(gate->format, gate->group_units) && stages(up->format, up->group_units);
-        constants.few = staged && rows == 1 && (uint64_t)divide_up(p.inner_width, MATVEC_SIMDGROUPS * STAGED_ROWS) * items < FEW_GROUPS;
+        constants.few = few_gate_rows(staged, rows, p.inner_width, items);
         const uint32_t outputs = MATVEC_SIMDGROUPS * gate_rows(staged, rows, constants.few != 0);
         coli_encode(submit, KERNEL_EXPERT_GATE_UP, &constants, &p, sizeof p, divide_up(p.inner_width, outputs), items, 1);
     }

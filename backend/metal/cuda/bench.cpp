@@ -312,7 +312,7 @@ static void measure(const std::string &folder, const Encoding &e, double copied)
     p.items = upload(items), p.pairs = upload(pairs), p.input = input, p.inner = inner, p.output = output, p.hidden = HIDDEN, p.inner_width = INNER;
 
     auto gateUp = [&](uint32_t first, uint32_t count, uint32_t xrows) {
-        const bool fewer = staged && xrows == 1 && up(INNER, MATVEC_SIMDGROUPS * STAGED_ROWS) * count < FEW_GROUPS;
+        const bool fewer = few_gate_rows(staged, xrows, INNER, count);
         p.first_item = first + (xrows == 1 ? 0 : EXPERTS * SETS);
         launch((xrows != 1 ? four : fewer ? few : wide).function("expert_gate_up"), p, up(INNER, MATVEC_SIMDGROUPS * gate_rows(staged, xrows, fewer)), count, MATVEC_SIMDGROUPS * LANES);
     };

@@ -76,6 +76,10 @@ COLI_INLINE uint_t span_columns(uint_t format) { return few_bits(format) ? SPAN_
 COLI_INLINE bool stages(uint_t format, uint_t group_units) { return span_units(format, group_units) == SPAN_MAX_UNITS; }
 // Rows per SIMD-group and matrix: three where only one activation row has to be kept beside them.
 COLI_INLINE uint_t gate_rows(bool staged, uint_t xrows, bool few) { return !staged || xrows != 1 ? (uint_t)GATE_ROWS : few ? 1 : (uint_t)STAGED_ROWS; }
+COLI_INLINE bool few_gate_rows(bool staged, uint_t xrows, uint_t width, uint_t items) {
+    const uint_t rows = MATVEC_SIMDGROUPS * STAGED_ROWS;
+    return staged && xrows == 1 && items < FEW_GROUPS && (width + rows - 1) / rows * items < FEW_GROUPS;
+}
 COLI_INLINE uint_t down_rows(bool staged, uint_t xrows) { return staged && xrows == 1 ? (uint_t)STAGED_ROWS : (uint_t)DOWN_ROWS; }
 // Whether SIMD-groups share a row's columns in matvec. It follows from the weight alone, as it decides the order of additions.
 COLI_INLINE bool share_columns(uint_t format, uint_t group_units, uint_t rows, uint_t columns) {

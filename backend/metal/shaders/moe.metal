@@ -17,7 +17,7 @@ inline void expert_gate_up_rows(constant ExpertParams &p, uint3 group, uint simd
     float ups[ROWS * MAX_XROWS];
     const uint last = p.inner_width - 1;
     multiply_rows<ROWS, true, STAGED, false>(gate, up, min(span_units(FORMAT, GROUP_UNITS), span_units(FORMAT_B, GROUP_UNITS_B)), min(output, last), last, lane,
-                                      LANES, simdgroup * LANES + lane, floats_at(p.input), offsets, staged, gates, ups);
+                                             LANES, simdgroup * LANES + lane, floats_at(p.input), offsets, staged, gates, ups);
     for (uint t = 0; t < XROWS; t++) {
         const float g = gather_rows<ROWS>(FORMAT, gate, output, last, t, lane, gates);
         const float u = gather_rows<ROWS>(FORMAT_B, up, output, last, t, lane, ups);
@@ -62,7 +62,7 @@ inline void expert_down_rows(constant ExpertParams &p, uint3 group, uint simdgro
     float sums[ROWS * MAX_XROWS];
     const uint last = p.hidden - 1;
     multiply_rows<ROWS, false, STAGED, false>(down, down, span_units(FORMAT, GROUP_UNITS), min(output, last), last, lane, LANES, simdgroup * LANES + lane,
-                                       floats_at(p.inner), offsets, staged, sums, sums);
+                                              floats_at(p.inner), offsets, staged, sums, sums);
     for (uint t = 0; t < XROWS; t++) {
         const float v = gather_rows<ROWS>(FORMAT, down, output, last, t, lane, sums);
         if (lane >= ROWS || output + lane > last || t >= count) continue;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <map>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -212,10 +213,11 @@ Buffer *bufferAt(uintptr_t address) {
 }
 
 std::vector<Buffer *> hostMemoryGone(const std::vector<Buffer *> &buffers) {
-    std::vector<Buffer *> gone;
+    std::vector<Buffer *> wrapped, gone;
+    std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(wrapped), [](const Buffer *b) { return b->wrapped; });
+    if (wrapped.empty()) return gone;
     const Mappings mappings;
-    for (Buffer *b : buffers) {
-        if (!b->wrapped) continue;
+    for (Buffer *b : wrapped) {
         std::vector<Segment> segments = mappings.covering((uintptr_t)b->host, b->length);
         if (segments.empty() || std::any_of(segments.begin(), segments.end(), [](const Segment &s) { return !s.ours; })) gone.push_back(b);
     }
