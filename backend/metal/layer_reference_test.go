@@ -11,7 +11,8 @@ import (
 	"colibri/backend/container"
 )
 
-// A layer in double precision, from compute.LayerCall's description: not absorbed, no chunks, no phases.
+// A layer in double precision, from compute.LayerCall's description: not absorbed, no chunks, no phases. It shares nothing with the reference of
+// backend/cpu, so that each backend is held to a reading of its own; TestOraclesGiveTheProcessorsTokens compares the two.
 
 const (
 	attentionLimit = 2e-4

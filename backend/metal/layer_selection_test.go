@@ -28,25 +28,24 @@ func TestSharedLayersUseTheSelection(t *testing.T) {
 	copy(l.Selection.Positions[32:], []int32{1, 2, 41})
 	tryLayer(t, b, "a shared layer", l)
 
-	for r := range rows[:1] { // everything selected: the same numbers as no selection
-		l := a.layerCall(rng, c, 1, w, rowsAt(0, 15, 1), 1, 64)
-		x := slices.Clone(l.X)
-		l.Selection.Counts[r] = -1
-		if err := b.Layer(l); err != nil {
-			t.Fatal(err)
-		}
-		all := slices.Clone(l.X)
-		copy(l.X, x)
-		l.Selection.Counts[r] = 16
-		for i := range 16 {
-			l.Selection.Positions[i] = int32(i)
-		}
-		if err := b.Layer(l); err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(all, l.X) {
-			t.Error("selecting every position is not the same as selecting none")
-		}
+	// Everything selected: the same numbers as no selection.
+	every := a.layerCall(rng, c, 1, w, rowsAt(0, 15, 1), 1, 64)
+	x := slices.Clone(every.X)
+	every.Selection.Counts[0] = -1
+	if err := b.Layer(every); err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Clone(every.X)
+	copy(every.X, x)
+	every.Selection.Counts[0] = 16
+	for i := range every.Selection.Positions {
+		every.Selection.Positions[i] = int32(i)
+	}
+	if err := b.Layer(every); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(all, every.X) {
+		t.Error("selecting every position is not the same as selecting none")
 	}
 	for _, spoil := range []func(){func() { l.Selection.Counts[0] = 0 }, func() { l.Selection.Counts[0] = 17 }, func() { l.Selection.Counts[0], l.Selection.Positions[0] = 1, 6 }, func() { l.Selection = nil }} {
 		spoil()
@@ -57,7 +56,7 @@ func TestSharedLayersUseTheSelection(t *testing.T) {
 }
 
 // Equal index scores go to the lower position, or where a row asks for it to those that the reference implementation keeps; NaN is
-// chosen last. The index weights are zero except where a case wants scores, so ties abound.
+// chosen last. A third of the cached keys are copies of one and a third are zero, so ties abound.
 func TestSelectionSettlesTies(t *testing.T) {
 	b := open(t)
 	processor, err := cpu.New(1)
