@@ -208,6 +208,34 @@ for (const look of WALKS) describe(look.name, () => {
       await page.getByLabel('Your question').fill('');
     });
 
+    it('joins what is typed while a chat is read to the draft that it has', async () => {
+      const field = page.getByLabel('Your question');
+      const pause = () => page.evaluate(() => new Promise((done) => setTimeout(done, 600))); // longer than the pause after which a draft is kept
+      const show = (row) => rows().nth(row).getByRole('button').first().click();
+      await show(0);
+      await field.fill('half a thought');
+      await show(1);
+      await until(async () => (await field.inputValue()) === '', 'the other chat');
+      let release;
+      const held = new Promise((done) => (release = done));
+      await page.route('**/data/transcript*', async (route) => {
+        await held;
+        await route.continue();
+      });
+      await show(0);
+      await field.pressSequentially('and more');
+      await pause();
+      release();
+      const whole = 'half a thought\nand more';
+      await until(async () => (await field.inputValue()) === whole, 'both parts');
+      await page.unroute('**/data/transcript*');
+      await pause();
+      await page.reload();
+      await ready(page);
+      await until(async () => (await field.inputValue()) === whole, 'both parts, kept');
+      await field.fill('');
+    });
+
     it('keeps what was typed into a chat that does not exist yet', async () => {
       await newChat();
       await page.getByLabel('Your question').fill('not sent yet');

@@ -82,6 +82,7 @@ class ChatStore {
       this.asOf = t.seq;
       this.conversation = t.conversation;
       if (!again) this.draft = joined(this.unsaved.get(id) ?? t.conversation.draft, this.draft); // typing does not wait
+      if (this.draft !== t.conversation.draft) this.typed();
       for (const m of t.messages) this.put(m);
       this.loading = false;
       this.takeUp();
@@ -259,6 +260,7 @@ class ChatStore {
     this.draftTimer = undefined;
     const draft = this.draft;
     if (!this.started || draft === (this.conversation?.draft ?? '')) return;
+    if (this.id !== '' && !this.conversation) return; // not read yet: what is typed is joined to its draft, not put in its place
     const id = await app.attempt(this.ensure()); // what was typed into a new chat is kept too
     if (id === undefined) return;
     if (this.conversation?.id === id) this.conversation.draft = draft;
