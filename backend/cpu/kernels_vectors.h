@@ -4,7 +4,7 @@
 
 // Eight weights of few bits (fewer at a row's end) from column c on, a multiple of 8, as bytes. Made one at a time they took a quarter of a
 // decoded token with MLA's kv_b as int4.
-INLINE void store_fields(int format, const uint8_t *p, int c, int count, int8_t *out) {
+INLINE void store_fields(const int format, const uint8_t *p, int c, int count, int8_t *out) {
     uint64_t x = 0, high = 0, offset = 8;
     switch (format) {
     case format_int2_row: memcpy(&x, p + c / 4, (size_t)(count + 3) / 4); break;
@@ -31,6 +31,25 @@ INLINE void store_fields(int format, const uint8_t *p, int c, int count, int8_t 
     const uint64_t each = 0x0101010101010101, sign = 0x80 * each;
     x = ((x | sign) - offset * each) ^ sign; // no byte borrows from its neighbour
     memcpy(out, &x, 8);
+}
+
+// A row of weights of few bits as numbers.
+INLINE void unpack_fields(const int format, const cpu_weight *w, const uint8_t *p, const float *scales, float *out) {
+    const int n = w->columns;
+    for (int g = scale_group(w), i = 0, c = 0; c < n; i++) {
+        const float scale = scales[i];
+        const int end = n - c < g ? n : c + g;
+        for (; c % 8 == 0 && c + LANES <= end; c += LANES) {
+            int8_t fields[LANES];
+            for (int k = 0; k < LANES; k += 8) store_fields(format, p, c + k, 8, fields + k);
+            v_store(out + c, v_mul(v_from_i8(fields), v_set(scale)));
+        }
+        for (; c < end; c++) {
+            int8_t fields[8];
+            store_fields(format, p, c / 8 * 8, n - c / 8 * 8 < 8 ? n % 8 : 8, fields);
+            out[c] = (float)fields[c % 8] * scale;
+        }
+    }
 }
 
 static void unpack(const cpu_weight *w, int row, float *out) {
@@ -66,21 +85,9 @@ static void unpack(const cpu_weight *w, int row, float *out) {
         }
         break;
     }
-    default:
-        for (int g = scale_group(w), i = 0; c < n; i++) {
-            const float scale = s[i];
-            const int end = n - c < g ? n : c + g;
-            for (; c % 8 == 0 && c + LANES <= end; c += LANES) {
-                int8_t fields[LANES];
-                for (int k = 0; k < LANES; k += 8) store_fields(w->format, p, c + k, 8, fields + k);
-                v_store(out + c, v_mul(v_from_i8(fields), v_set(scale)));
-            }
-            for (; c < end; c++) {
-                int8_t fields[8];
-                store_fields(w->format, p, c / 8 * 8, n - c / 8 * 8 < 8 ? n % 8 : 8, fields);
-                out[c] = (float)fields[c % 8] * scale;
-            }
-        }
+    case format_int2_row: unpack_fields(format_int2_row, w, p, s, out); break;
+    case format_int3_g64: unpack_fields(format_int3_g64, w, p, s, out); break;
+    default: unpack_fields(format_int4_group, w, p, s, out);
     }
 }
 
