@@ -39,8 +39,10 @@ type Backend struct {
 	c     *C.cpu_backend
 	// The call as the C side sees it, kept so that a token allocates nothing. It points to Go memory, which pins holds still meanwhile.
 	call    *C.cpu_layer_call
+	block   *C.cpu_weight // the one weight of a simple call
 	caches  list[C.cpu_cache]
 	experts list[C.cpu_expert]
+	numbers list[C.int32_t] // the experts' rows and slots: pinning parts of one array again and again allocates
 	pins    runtime.Pinner
 }
 
@@ -65,6 +67,7 @@ func newVariant(threads int, variant string) (*Backend, error) {
 	}
 	b.name = "cpu (" + variantNames[C.GoString(b.c.kernels.name)] + ")"
 	b.call = (*C.cpu_layer_call)(C.calloc(1, C.sizeof_cpu_layer_call))
+	b.block = (*C.cpu_weight)(C.calloc(1, C.sizeof_cpu_weight))
 	return b, nil
 }
 
@@ -79,8 +82,10 @@ func (b *Backend) Close() error {
 	}
 	C.cpu_backend_free(b.c)
 	C.free(unsafe.Pointer(b.call))
+	C.free(unsafe.Pointer(b.block))
 	b.caches.free()
 	b.experts.free()
+	b.numbers.free()
 	b.c = nil
 	return nil
 }
@@ -153,8 +158,8 @@ func (b *Backend) Embed(table *container.Block, ids []int32, x []float32) error 
 		return err
 	}
 	defer b.leave()
-	w := b.weight(table)
-	C.cpu_embed(b.c, &w, ints(b, ids), C.int(len(ids)), floats(b, x))
+	*b.block = b.weight(table)
+	C.cpu_embed(b.c, b.block, ints(b, ids), C.int(len(ids)), floats(b, x))
 	return nil
 }
 
@@ -167,8 +172,8 @@ func (b *Backend) Linear(w *container.Block, x, y []float32, rows int) error {
 		return err
 	}
 	defer b.leave()
-	cw := b.weight(w)
-	return outcome(C.cpu_linear(b.c, &cw, floats(b, x), floats(b, y), C.int(rows)))
+	*b.block = b.weight(w)
+	return outcome(C.cpu_linear(b.c, b.block, floats(b, x), floats(b, y), C.int(rows)))
 }
 
 // Normalise is the RMS norm of rows.
@@ -193,8 +198,8 @@ func (b *Backend) Head(h *compute.HeadCall) error {
 		return err
 	}
 	defer b.leave()
-	w := b.weight(h.Head)
-	return outcome(C.cpu_head(b.c, C.int(h.Rows), floats(b, h.Norm), C.float(h.Epsilon), &w, floats(b, h.X), floats(b, h.Normed), floats(b, h.Logits)))
+	*b.block = b.weight(h.Head)
+	return outcome(C.cpu_head(b.c, C.int(h.Rows), floats(b, h.Norm), C.float(h.Epsilon), b.block, floats(b, h.X), floats(b, h.Normed), floats(b, h.Logits)))
 }
 
 // Combine adds the experts' outputs to the residual stream.
@@ -231,10 +236,24 @@ func (b *Backend) MoEBegin(m *compute.MoECall) (compute.Pending, error) {
 	if err != nil {
 		return nil, err
 	}
+	total := 0
 	for i := range m.Work {
-		w := &m.Work[i]
-		experts[i] = C.cpu_expert{gate: b.weight(&w.Gate), up: b.weight(&w.Up), down: b.weight(&w.Down),
-			rows: ints(b, w.Rows), slots: ints(b, w.Slots), count: C.int32_t(len(w.Rows))}
+		total += len(m.Work[i].Rows)
+	}
+	numbers, err := b.numbers.grow(2 * total)
+	if err != nil {
+		return nil, err
+	}
+	for i := range m.Work {
+		w, n := &m.Work[i], len(m.Work[i].Rows)
+		for j := range n {
+			numbers[j], numbers[n+j] = C.int32_t(w.Rows[j]), C.int32_t(w.Slots[j])
+		}
+		experts[i] = C.cpu_expert{gate: b.weight(&w.Gate), up: b.weight(&w.Up), down: b.weight(&w.Down), count: C.int32_t(n)}
+		if n > 0 {
+			experts[i].rows, experts[i].slots = &numbers[0], &numbers[n]
+		}
+		numbers = numbers[2*n:]
 	}
 	status := C.cpu_experts(b.c, C.int(m.Hidden), C.int(m.Inner), C.int(len(m.Input)/m.Hidden), floats(b, m.Input), &experts[0], C.int(len(experts)),
 		floats(b, m.Output))

@@ -120,7 +120,7 @@ func (m *Model) openStore(source *container.Container, options Options) error {
 		}
 		return fmt.Errorf("%s: %w", source.Dir, err)
 	}
-	m.store, m.experts = store, stored{store}
+	m.store, m.experts = store, &stored{Store: store}
 	m.streams = left < b.experts
 	b.staging = m.recorder.Snapshot().StagingBytes
 	if size := m.learned.best().SlotBytes; size > 0 && size+b.staging < left {

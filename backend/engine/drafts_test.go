@@ -29,8 +29,7 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 					}
 				}
 				depth := 1 + round%mostDrafts
-				drafting.pace = &pace{least: depth, left: math.MaxInt}
-				drafting.pace.tried[depth] = trial{tokens: 1, time: 1}
+				drafting.pace = fixedPace(depth)
 				a, b := newSession(t, plain), newSession(t, drafting)
 				for turn := range 3 {
 					request := Request{Prompt: prompt, MaxTokens: 40 + turn, Sampling: sampling}
@@ -58,6 +57,13 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fixedPace drafts depth tokens, and tries nothing else.
+func fixedPace(depth int) *pace {
+	p := &pace{least: depth, left: math.MaxInt}
+	p.tried[depth] = trial{tokens: 1, time: 1}
+	return p
 }
 
 // The pace settles on whichever depth takes the least time, drafting or not.

@@ -38,18 +38,20 @@ type Sweep interface {
 	Release()
 }
 
-// stored are the experts of a residency store.
-type stored struct{ *residency.Store }
-
-func (s stored) Acquire(ctx context.Context, layer int, ids []int32) (Leases, error) {
-	l, err := s.Store.Acquire(ctx, layer, ids)
-	if err != nil {
-		return nil, err // not l: a nil pointer in an interface is not nil
-	}
-	return l, nil
+// stored are the experts of a residency store, for whoever has the model's turn.
+type stored struct {
+	*residency.Store
+	leases residency.Leases // of the one request at a time: a token allocates nothing
 }
 
-func (s stored) Sweep(layer int, ids []int32) (Sweep, error) {
+func (s *stored) Acquire(ctx context.Context, layer int, ids []int32) (Leases, error) {
+	if err := s.AcquireInto(ctx, &s.leases, layer, ids); err != nil {
+		return nil, err // not the leases: a nil pointer in an interface is not nil
+	}
+	return &s.leases, nil
+}
+
+func (s *stored) Sweep(layer int, ids []int32) (Sweep, error) {
 	w, err := s.Store.Sweep(layer, ids)
 	if err != nil {
 		return nil, err

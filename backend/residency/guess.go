@@ -78,7 +78,7 @@ func (s *Store) Guess(layer int, experts []int32) {
 		g.muted--
 		return
 	}
-	keys, err := s.keys(layer, experts)
+	keys, err := s.keys(nil, layer, experts)
 	if err != nil {
 		return // a guess may be wrong in this way too
 	}

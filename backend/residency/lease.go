@@ -16,30 +16,50 @@ type Lease struct {
 	Gate, Up, Down container.Block
 }
 
-// Leases are the experts of one request. They belong to one goroutine.
+// Leases are the experts of one request, and can be used for another once they were released. They belong to one goroutine.
 type Leases struct {
 	store       *Store
+	keys        []int
+	experts     []int32
 	ready       []Lease
 	held        []*slot      // one reference each
 	landed      chan landing // room for every outstanding load: senders never block
 	outstanding int
 }
 
-// Acquire asks for experts of a layer. Those in memory are leased at once (Ready), the others are read and come through Next.
-// It blocks only while other requests' leases leave too few slots. The policy counts the request as one token's use.
-// Experts named twice are leased once.
+// Acquire is AcquireInto with new Leases.
 func (s *Store) Acquire(ctx context.Context, layer int, experts []int32) (*Leases, error) {
-	keys, err := s.keys(layer, experts)
-	if err != nil {
+	l := new(Leases)
+	if err := s.AcquireInto(ctx, l, layer, experts); err != nil {
 		return nil, err
 	}
+	return l, nil
+}
+
+// AcquireInto asks for experts of a layer. Those in memory are leased at once (Ready), the others are read and come through Next.
+// It blocks only while other requests' leases leave too few slots. The policy counts the request as one token's use.
+// Experts named twice are leased once. Whoever asks for every token gives the same Leases again: where all experts are in memory nothing is
+// allocated then.
+func (s *Store) AcquireInto(ctx context.Context, l *Leases, layer int, experts []int32) error {
+	if len(l.held) > 0 {
+		return errors.New("these leases are still held: release them before they are used again")
+	}
+	keys, err := s.keys(l.keys[:0], layer, experts)
+	if err != nil {
+		return err
+	}
+	l.keys = keys
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.await(ctx, keys, len(keys)); err != nil {
-		return nil, err
+		return err
 	}
-	s.policy.Use(layer, s.experts(keys))
-	l := &Leases{store: s, landed: make(chan landing, len(keys))}
+	l.experts = l.experts[:0]
+	for _, key := range keys {
+		l.experts = append(l.experts, int32(key%s.shape.Experts))
+	}
+	s.policy.Use(layer, l.experts)
+	l.begin(s)
 	// Hits first: once leased, they are no victims for the misses.
 	for _, key := range keys {
 		if t := s.slots[key]; t != nil && t.state == ready {
@@ -66,11 +86,22 @@ func (s *Store) Acquire(ctx context.Context, layer int, experts []int32) (*Lease
 	}
 	s.judge(layer)
 	s.report()
-	return l, nil
+	return nil
 }
 
-// await makes the leases wait for a slot's load.
+// begin prepares leases that hold nothing. What an earlier request left on its way was not received, and is not this one's.
+func (l *Leases) begin(s *Store) {
+	l.store, l.ready, l.outstanding = s, l.ready[:0], 0
+	for len(l.landed) > 0 {
+		<-l.landed
+	}
+}
+
+// await makes the leases wait for a slot's load. The store's lock is held, and no load sends without it: the channel can still be changed.
 func (l *Leases) await(t *slot) {
+	if cap(l.landed) < len(l.keys) {
+		l.landed = make(chan landing, len(l.keys))
+	}
 	l.hold(t)
 	t.load.waiters = append(t.load.waiters, l)
 	l.outstanding++
@@ -83,12 +114,11 @@ func (s *Store) read(t *slot, u urgency) {
 	s.work.Signal()
 }
 
-// keys checks a request and removes repetitions.
-func (s *Store) keys(layer int, experts []int32) ([]int, error) {
+// keys checks a request, and appends its keys without repetitions.
+func (s *Store) keys(keys []int, layer int, experts []int32) ([]int, error) {
 	if layer < 0 || layer >= s.shape.Layers {
 		return nil, fmt.Errorf("layer %d has no experts", layer)
 	}
-	keys := make([]int, 0, len(experts))
 	for _, e := range experts {
 		if e < 0 || int(e) >= s.source.Counts[layer] {
 			return nil, fmt.Errorf("layer %d has %d experts; expert %d was asked for", layer, s.source.Counts[layer], e)
@@ -98,15 +128,6 @@ func (s *Store) keys(layer int, experts []int32) ([]int, error) {
 		}
 	}
 	return keys, nil
-}
-
-// experts are the expert numbers of keys of one layer.
-func (s *Store) experts(keys []int) []int32 {
-	out := make([]int32, len(keys))
-	for i, key := range keys {
-		out[i] = int32(key % s.shape.Experts)
-	}
-	return out
 }
 
 // await waits, first come first served, until slots for the keys can be had all at once; whoever waits holds nothing, so that
@@ -246,7 +267,7 @@ func (l *Leases) release() {
 	for _, t := range l.held {
 		s.unref(t, l)
 	}
-	l.held, l.ready, l.outstanding = nil, nil, 0
+	l.held, l.ready, l.outstanding = l.held[:0], l.ready[:0], 0
 	s.report()
 	s.changed.Broadcast()
 }

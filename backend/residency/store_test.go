@@ -447,3 +447,57 @@ func (f *gatedFile) Pread(p []byte, offset int64) (int, error) {
 	<-f.g.gate
 	return f.rawFile.Pread(p, offset)
 }
+
+// Leases that are used again serve one request after the other, also where the one before was given up while its reads were under way; where all
+// experts are in memory they allocate nothing. A second Release, and using them while they are held, do no harm.
+func TestLeasesAreUsedAgain(t *testing.T) {
+	c := generate(t, testShape{layers: 3, experts: 16})
+	s, _ := openStore(t, c, Options{LimitBytes: 32 * testSlotBytes, LeastSlots: 4})
+	var l Leases
+	ids := []int32{1, 3, 8, 9}
+	request := func(layer int) {
+		if err := s.AcquireInto(t.Context(), &l, layer, ids); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for layer := 1; layer < 3; layer++ {
+		request(layer)
+		l.Release() // perhaps before, perhaps after its reads
+		request(layer)
+		got := slices.Clone(l.Ready())
+		if err := s.AcquireInto(t.Context(), &l, layer, ids); err == nil {
+			t.Fatal("leases that were held were used for another request")
+		}
+		for {
+			more, err := l.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(more) == 0 {
+				break
+			}
+			got = append(got, more...)
+		}
+		if len(got) != len(ids) {
+			t.Fatalf("%d leases of %d experts", len(got), len(ids))
+		}
+		for _, lease := range got {
+			if err := c.verify(layer, lease); err != nil {
+				t.Error(err)
+			}
+		}
+		l.Release()
+		l.Release()
+	}
+	layer := 0
+	if n := testing.AllocsPerRun(100, func() {
+		layer = layer%2 + 1
+		request(layer)
+		if len(l.Ready()) != len(ids) {
+			t.Fatal("an expert is not in memory")
+		}
+		l.Release()
+	}); n > 0 {
+		t.Errorf("%v allocations a request", n)
+	}
+}

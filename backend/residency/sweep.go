@@ -22,7 +22,7 @@ type Sweep struct {
 
 // Sweep begins a sweep over experts of a layer. Unlike Acquire it needs only one slot, however many experts there are.
 func (s *Store) Sweep(layer int, experts []int32) (*Sweep, error) {
-	keys, err := s.keys(layer, experts)
+	keys, err := s.keys(nil, layer, experts)
 	if err != nil {
 		return nil, err
 	}
