@@ -41,7 +41,7 @@ func (e realEngine) Describe(ctx context.Context, dir string, memoryBytes int64)
 	load := residency.LoadOf(d, plannedTokens)
 	c := Container{
 		Name: d.Name, Path: dir, Family: d.Family, Parameters: d.Parameters, Bytes: d.FileBytes, Layers: d.Layers,
-		Experts: d.Experts, PerToken: d.ExpertsPerToken, Context: d.Context, NeedBytes: need(load),
+		Experts: d.Experts, PerToken: d.ExpertsPerToken, Context: d.Context, NeedBytes: load.NeedBytes(),
 	}
 	if len(d.ExpertSizes) > 0 {
 		c.Format = d.ExpertSizes[0].Formats

@@ -17,11 +17,6 @@ import (
 // plannedTokens is how much conversation a description counts on.
 const plannedTokens = 4096
 
-// need is the least memory a model runs in: what always stays, and the experts of one token in one layer.
-func need(load residency.Load) int64 {
-	return load.ResidentBytes + load.ScratchBytes + load.KVBytesPerToken*int64(load.Context) + int64(load.PerToken)*load.ExpertBytes
-}
-
 // expectedSpeed is the planner's estimate for this machine. Where it cannot tell, it is zero and the window shows none: a wrong promise
 // is worse.
 func expectedSpeed(ctx context.Context, dir string, load residency.Load, rates engine.Rates, memoryBytes int64) residency.Range {

@@ -38,10 +38,9 @@ func (b *budget) leftForExperts(reserved int64) int64 {
 	return b.limitBytes - b.need.WeightBytes - b.workingBytes() - reserved - b.staging
 }
 
-// workingBytes is the working memory, and what the program itself takes beside what it counts: code, Go's heap, thread stacks. These
-// were 30 MB beside a 4 GB model under a limit of 600 MB; smaller limits are for smaller models, whose headers take less.
+// workingBytes is the working memory, and what the program itself takes.
 func (b *budget) workingBytes() int64 {
-	return b.need.ScratchBytes + min(b.limitBytes/16, 48<<20)
+	return b.need.ScratchBytes + residency.ProgramBytes(b.limitBytes)
 }
 
 // automaticLimit is what the program may use when the user has set no limit: see residency.Budget. A machine whose memory is taken at

@@ -77,9 +77,11 @@ func MeasureRates(ctx context.Context, known Rates, multiplied map[string]int64)
 	}
 	if first {
 		machine := residency.Machine{WeightBytesPerSecond: r.ReadBytesPerSecond, KernelBytesPerSecond: r.KernelBytesPerSecond}
-		if r.LayerSeconds, err = MeasureLayer(ctx, machine); err != nil {
+		layer, err := MeasureLayer(ctx, machine)
+		if err != nil {
 			return known, fmt.Errorf("the speed of this machine cannot be measured: %w", err)
 		}
+		r.LayerSeconds = layer.Seconds
 	}
 	return r, nil
 }
@@ -91,42 +93,60 @@ const smallModel = `{"model_type":"glm4_moe_lite","vocab_size":1024,"hidden_size
 "mlp_layer_types":["dense","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse"],"max_position_embeddings":2048,
 "rms_norm_eps":1e-5,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"tie_word_embeddings":false,"hidden_act":"silu"}`
 
-const smallModelTokens = 96
+const smallModelTokens, smallModelPrompt = 96, 512
 
-// MeasureLayer measures what a layer takes beyond its bytes, which go by the machine's rates: 0 where that is too little to measure.
-func MeasureLayer(ctx context.Context, machine residency.Machine) (seconds float64, err error) {
+// LayerCost is what a layer takes beyond its products: for each pass, and for each token of a prompt.
+type LayerCost struct{ Seconds, RowSeconds float64 }
+
+// MeasureLayer measures it, with products at the machine's rates: 0 where it is too little to measure.
+func MeasureLayer(ctx context.Context, machine residency.Machine) (cost LayerCost, err error) {
 	work, err := os.MkdirTemp("", "colibri-rates-")
 	if err != nil {
-		return 0, err
+		return cost, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	dir := filepath.Join(work, "model.colibri")
 	if _, err := container.Generate(ctx, dir, []byte(smallModel), container.Options{}, 1, nil); err != nil {
-		return 0, err
+		return cost, err
 	}
 	d, err := container.Describe(dir)
 	if err != nil {
-		return 0, err
+		return cost, err
 	}
 	m, err := Load(ctx, dir, Options{Drafts: DraftsOff})
 	if err != nil {
-		return 0, err
+		return cost, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	best := 0.0
-	for range 3 { // the first round reads the experts
-		s, err := m.NewSession()
-		if err != nil {
-			return 0, err
-		}
-		result, err := s.Generate(ctx, Request{Prompt: []int32{1}, MaxTokens: smallModelTokens, Sampling: Greedy()}, func(Piece) error { return nil })
-		if err = errors.Join(err, s.Close(), ctx.Err()); err != nil {
-			return 0, err
-		}
-		best = max(best, result.Stats.TokensPerSecond)
+	prompt := make([]int32, smallModelPrompt)
+	for i := range prompt {
+		prompt[i] = int32(i * 37 % d.Vocabulary)
 	}
-	if best <= 0 {
-		return 0, errors.New("the small model gave no tokens")
+	decode, prefill := 0.0, 0.0 // tokens a second
+	for range 3 {               // the first round reads the experts
+		for _, ids := range [][]int32{prompt[:1], prompt} {
+			s, err := m.NewSession()
+			if err != nil {
+				return cost, err
+			}
+			result, err := s.Generate(ctx, Request{Prompt: ids, MaxTokens: smallModelTokens, Sampling: Greedy()}, func(Piece) error { return nil })
+			if err = errors.Join(err, s.Close(), ctx.Err()); err != nil {
+				return cost, err
+			}
+			if len(ids) == 1 {
+				decode = max(decode, result.Stats.TokensPerSecond)
+			} else {
+				prefill = max(prefill, result.Stats.PrefillTokensPerSecond)
+			}
+		}
 	}
-	return max(0, 1/best-machine.MultiplySeconds(residency.LoadOf(d, smallModelTokens))) / float64(d.Layers), nil
+	if decode <= 0 || prefill <= 0 {
+		return cost, errors.New("the small model gave no tokens")
+	}
+	load, layers := residency.LoadOf(d, smallModelPrompt), float64(d.Layers)
+	cost.Seconds = max(0, 1/decode-machine.MultiplySeconds(load)) / layers
+	if machine.OpsPerSecond > 0 {
+		cost.RowSeconds = max(0, 1/prefill-machine.PromptOpsSeconds(load)) / layers
+	}
+	return cost, nil
 }

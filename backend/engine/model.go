@@ -108,31 +108,18 @@ func usedConfig(c *container.Config, drafts DraftMode) *container.Config {
 	return &used
 }
 
-// The longest batch of a prompt. 256 rows reuse a weight in memory often enough to be bound by arithmetic. Where experts come from
-// the disk, every batch reads nearly all of them once, so that it is made as long as a small part of the limit allows.
-const (
-	rowsInMemory = 256
-	rowsFromDisk = 1024
-	fewestRows   = 16
-	scratchShare = 32 // of the limit
-	leastScratch = 2 << 20
-)
-
 // scratchPositions is the context for which the backend's working memory is counted; beyond it, it grows by bytes per position.
 const scratchPositions = 32 << 10
 
 // scratchSize chooses the longest batch, and gives the exact size of the working memory and what the backend adds to it.
-func scratchSize(c *container.Config, backend compute.Backend, most int, limitBytes int64) (rows int, bytes, backendBytes int64) {
-	allowed := max(limitBytes/scratchShare, leastScratch)
-	if limitBytes == 0 {
-		allowed = math.MaxInt64
-	}
-	for rows = most; ; rows /= 2 {
+func scratchSize(c *container.Config, backend compute.Backend, fromDisk bool, spareBytes int64) (rows int, bytes, backendBytes int64) {
+	measure := func(rows int) int64 {
 		bytes, backendBytes = measureScratch(c, rows), backend.ScratchBytes(c, rows, min(c.MaxPositions, scratchPositions))
-		if bytes+backendBytes <= allowed || rows <= fewestRows {
-			return rows, bytes, backendBytes
-		}
+		return bytes + backendBytes
 	}
+	rows = residency.PassTokens(spareBytes, fromDisk, measure)
+	measure(rows)
+	return rows, bytes, backendBytes
 }
 
 // Load opens a model directory, checks that it can run within the options, and reads its weights.
@@ -199,11 +186,11 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	for _, size := range mappings {
 		need.WeightBytes += size
 	}
-	most := rowsInMemory
-	if m.budget.limitBytes > 0 && need.Total()+source.ExpertBytes() > m.budget.limitBytes {
-		most = rowsFromDisk
+	spare := int64(math.MaxInt64)
+	if limit := m.budget.limitBytes; limit > 0 {
+		spare = limit - need.Total() - residency.ProgramBytes(limit)
 	}
-	rows, scratchBytes, backendBytes := scratchSize(c, m.backend, most, m.budget.limitBytes)
+	rows, scratchBytes, backendBytes := scratchSize(c, m.backend, source.ExpertBytes() > spare, spare)
 	need.ScratchBytes = scratchBytes + backendBytes
 	m.budget.need = need
 	m.recorder.SetMemory(telemetry.Resident, need.WeightBytes)

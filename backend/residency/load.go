@@ -1,25 +1,38 @@
 package residency
 
-import "colibri/backend/container"
+import (
+	"maps"
+	"slices"
 
-// What a plan assumes where it is not told: a prompt of ordinary length, and the engine's usual prefill pass.
-const (
-	plannedPrompt = 512
-	plannedBatch  = 256
+	"colibri/backend/container"
 )
+
+// plannedPrompt is the prompt of ordinary length that a plan assumes where it is not told.
+const plannedPrompt = 512
 
 // LoadOf is what a plan needs to know of a model, from its headers alone, with memory for contextTokens tokens of conversation
 // (fewer if the model holds fewer).
 func LoadOf(d *container.Description, contextTokens int) Load {
 	l := Load{
 		Layers: d.Layers, SparseLayers: d.SparseLayers, Experts: d.Experts, PerToken: d.ExpertsPerToken,
-		ResidentBytes: d.ResidentBytes, TokenWeights: d.ActiveParameters, Multiplied: d.Multiplied,
+		ResidentBytes: d.ResidentBytes, TokenWeights: d.ActiveParameters, Multiplied: d.Multiplied, Weights: map[string]int64{},
 		KVBytesPerToken: int64(d.KVBytesPerToken), Context: min(d.Context, contextTokens),
-		// Two dozen rows of the width of the model for each token of a pass; see the engine's working memory.
-		ScratchBytes: plannedBatch * 24 * 4 * int64(d.Hidden),
-		PromptTokens: plannedPrompt, BatchToken: plannedBatch,
+		// Three dozen rows of the width of the model; the engine, which knows all widths, has 36 to 38 for the shapes that it was measured with.
+		RowBytes: 36 * 4 * int64(d.Hidden), PromptTokens: plannedPrompt,
 	}
 	l.TokenBytes = d.MultipliedBytes() - d.BytesPerToken // without the experts' part; their records are padded, by less than 1 %
+	for _, name := range slices.Sorted(maps.Keys(d.Multiplied)) {
+		if encoding, err := container.ParseEncoding(name); err == nil {
+			const side = 2048 // scales weigh the same in all usual shapes
+			bytes := encoding.DataBytes(side, side) + 4*encoding.ScaleCount(side, side)
+			l.Weights[name] = d.Multiplied[name] * side * side / bytes
+		}
+	}
+	for _, f := range d.Formats {
+		if f.Class == container.SharedExperts.String() {
+			l.SharedBytes = f.Bytes
+		}
+	}
 	var bytes, count int64
 	for _, s := range d.ExpertSizes {
 		bytes += s.Bytes * int64(s.Count)
@@ -29,4 +42,9 @@ func LoadOf(d *container.Description, contextTokens int) Load {
 		l.ExpertBytes = bytes / count
 	}
 	return l
+}
+
+// NeedBytes is the least memory a model runs in: what always stays, and the experts of one token in one layer.
+func (l *Load) NeedBytes() int64 {
+	return l.ResidentBytes + shortestPass*l.RowBytes + l.KVBytesPerToken*int64(l.Context) + int64(l.PerToken)*l.ExpertBytes
 }

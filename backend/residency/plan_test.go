@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -45,14 +46,14 @@ func simulatedMac(gigabytes int, busy bool, diskGBs float64) Machine {
 func glm52() Load {
 	return Load{Layers: 78, SparseLayers: 75, Experts: 256, PerToken: 8, ExpertBytes: 21_233_664, ResidentBytes: 10_800_000_000,
 		TokenBytes: 9_800_000_000, TokenWeights: 40_000_000_000, KVBytesPerToken: 182_000, Context: 4096,
-		ScratchBytes: 1 << 30, StagingBytes: 0, PromptTokens: 256, BatchToken: 512}
+		RowBytes: 884_736, PromptTokens: 256}
 }
 
 // qwen30b is a 30 B model of 48 layers with 128 experts, 8 used, at 4 bits.
 func qwen30b() Load {
 	return Load{Layers: 48, SparseLayers: 48, Experts: 128, PerToken: 8, ExpertBytes: 2_654_208, ResidentBytes: 1_300_000_000,
 		TokenBytes: 1_000_000_000, TokenWeights: 3_300_000_000, KVBytesPerToken: 98_304, Context: 8192,
-		ScratchBytes: 256 << 20, PromptTokens: 256, BatchToken: 512}
+		RowBytes: 294_912, PromptTokens: 256}
 }
 
 func TestGoldenPlans(t *testing.T) {
@@ -193,5 +194,74 @@ func TestProductsGoByTheirEncodingsRates(t *testing.T) {
 	l.Multiplied = map[string]int64{"int4-g64": 6e9, "int8-row": 4e9}
 	if got, want := m.MultiplySeconds(l), 0.3+0.4; math.Abs(got-want) > 1e-12 {
 		t.Errorf("by encoding: %g s, not %g", got, want)
+	}
+}
+
+// One token of two sparse layers of two experts, by hand: 1 s of experts and 0.5 s of shared ones a layer, 0.5 s of attention.
+func TestReadsHideBehindWhatCanBeComputedMeanwhile(t *testing.T) {
+	m := Machine{WeightBytesPerSecond: 1e9, DiskBytesPerSecond: 1e9, StreamSeconds: 0.25}
+	l := Load{Layers: 2, SparseLayers: 2, Experts: 8, PerToken: 2, ExpertBytes: 5e8, TokenBytes: 2e9, SharedBytes: 1e9}
+	for _, c := range []struct {
+		disk, hits, want float64
+	}{
+		{1e9, 1, 4},
+		// Both missed: 1 s of reads, 0.5 s of which were guessed during attention (0.65 at most), then one expert of 0.5 s: all hides.
+		{1e9, 0, 2 * (0.5 + 1.5 + 0.25)},
+		// A quarter of that disk: 4 s of reads less 0.5, and one expert.
+		{0.25e9, 0, 2 * (0.5 + 3.5 + 0.5)},
+		// Half of the uses hit: 2 missed in a quarter of the layers, 1 in half of them (2 s less 0.5, and one expert), none in a quarter.
+		{0.25e9, 0.5, 2 * (0.25*4.5 + 0.5*(0.5+1.5+0.5) + 0.25*2)},
+	} {
+		m.DiskBytesPerSecond = c.disk
+		if got, _, _ := tokenSeconds(m, l, c.hits); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("disk %g, hits %g: %g s, not %g", c.disk, c.hits, got, c.want)
+		}
+	}
+}
+
+func TestPassesTakeAPartOfWhatIsSpare(t *testing.T) {
+	working := func(tokens int) int64 { return int64(tokens) * 100_000 }
+	for _, c := range []struct {
+		spare    int64
+		fromDisk bool
+		want     int
+	}{
+		{math.MaxInt64, false, 256}, {math.MaxInt64, true, 1024},
+		{600e6, true, 768}, {599e6, true, 768}, {400e6, true, 576}, {100e6, true, 128}, {100e6, false, 144},
+		{0, true, 16}, {-5, false, 16},
+	} {
+		got := PassTokens(c.spare, c.fromDisk, working)
+		if got != c.want {
+			t.Errorf("%d spare, from disk %v: %d tokens, not %d", c.spare, c.fromDisk, got, c.want)
+		}
+	}
+}
+
+// The first half of a trace fills the cache: two experts in turn miss twice in all, and nothing in the second half.
+func TestCurvesOfATrace(t *testing.T) {
+	trace := &Trace{Shape: Shape{Layers: 1, Experts: 40}}
+	for token := range 8 {
+		trace.Steps = append(trace.Steps, Step{Token: token, Experts: []int32{int32(token % 2), 7}})
+	}
+	hits, err := HitCurve(trace, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, point := range hits {
+		if slots := point.Fraction * 40; slots >= 3 && point.Hits != 1 || slots < 2 {
+			t.Errorf("%g slots hit %g", slots, point.Hits)
+		}
+	}
+	want := []TouchPoint{{1, 2.0 / 40}, {2, 3.0 / 40}, {4, 3.0 / 40}, {8, 3.0 / 40}}
+	if got := TouchCurve(trace, 40); !slices.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+	l := Load{Experts: 40, PerToken: 2, Touched: want}
+	if got := l.touched(3); math.Abs(got-3.0/40) > 1e-12 {
+		t.Errorf("three tokens touch %g", got)
+	}
+	l.Touched = nil
+	if got, uniform := l.touched(2), 1-math.Pow(0.95, 2); math.Abs(got-uniform) > 1e-12 {
+		t.Errorf("two tokens touch %g without a trace, not %g", got, uniform)
 	}
 }

@@ -42,6 +42,65 @@ func Replay(t *Trace, slots int, policy Policy) (Count, error) {
 	})
 }
 
+// HitCurve replays a trace at growing shares of the experts under the store's policy. The first half of the trace fills the cache and does
+// not count: a plan is for the tokens after that.
+func HitCurve(t *Trace, experts int) ([]HitPoint, error) {
+	half := &Trace{Shape: t.Shape, Steps: t.Steps[:len(t.Steps)/2]}
+	var curve []HitPoint
+	for _, share := range []float64{0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75} {
+		slots := max(t.widest(), int(share*float64(experts)))
+		before, err := Replay(half, slots, NewForecast(t.Shape, nil))
+		if err != nil {
+			return nil, err
+		}
+		all, err := Replay(t, slots, NewForecast(t.Shape, nil))
+		if err != nil {
+			return nil, err
+		}
+		later := Count{all.Hits - before.Hits, all.Misses - before.Misses}
+		curve = append(curve, HitPoint{Fraction: float64(slots) / float64(experts), Hits: 1 - later.MissRate()})
+	}
+	return curve, nil
+}
+
+// widest is the largest number of experts that a token uses in a layer.
+func (t *Trace) widest() (n int) {
+	for _, s := range t.Steps {
+		n = max(n, len(s.Experts))
+	}
+	return n
+}
+
+// TouchCurve counts the share of a layer's experts that consecutive tokens of a trace use between them, for growing numbers of them.
+func TouchCurve(t *Trace, experts int) (curve []TouchPoint) {
+	var layers [][][]int32 // by layer: the experts of each token
+	for _, s := range t.Steps {
+		for s.Layer >= len(layers) {
+			layers = append(layers, nil)
+		}
+		layers[s.Layer] = append(layers[s.Layer], s.Experts)
+	}
+	for tokens := 1; ; tokens *= 2 {
+		touched, windows := 0, 0
+		for _, steps := range layers {
+			for ; len(steps) >= tokens; steps = steps[tokens:] {
+				seen := map[int32]bool{}
+				for _, ids := range steps[:tokens] {
+					for _, id := range ids {
+						seen[id] = true
+					}
+				}
+				touched += len(seen)
+				windows++
+			}
+		}
+		if windows == 0 {
+			return curve
+		}
+		curve = append(curve, TouchPoint{tokens, float64(touched) / float64(windows*experts)})
+	}
+}
+
 // Belady is the optimum that knows the future: it evicts what is needed furthest ahead. No policy misses less.
 func Belady(t *Trace, slots int) (Count, error) {
 	keys := t.Shape.Layers * t.Shape.Experts

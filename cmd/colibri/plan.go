@@ -20,17 +20,22 @@ type machineFile struct {
 	WorkingSetBytes      int64   `json:"working_set_bytes"` // what the GPU may hold; 0 without one
 	OthersBytes          int64   `json:"others_bytes"`
 	DiskBytesPerSecond   float64 `json:"disk_bytes_per_second"`
+	ReadSeconds          float64 `json:"read_seconds,omitempty"` // of one read, beside its bytes
 	WeightBytesPerSecond float64 `json:"weight_bytes_per_second"`
 	LayerSeconds         float64 `json:"layer_seconds"`
+	StreamSeconds        float64 `json:"stream_seconds,omitempty"` // a layer's that reads experts, waits left out
+	RowSeconds           float64 `json:"row_seconds,omitempty"`    // of a prompt's token in a layer, beside its products
 	OpsPerSecond         float64 `json:"ops_per_second"`
 
-	KernelBytesPerSecond map[string]float64 `json:"kernel_bytes_per_second,omitempty"` // by encoding; others go by weight_bytes_per_second
+	// By encoding; others go by weight_bytes_per_second and ops_per_second.
+	KernelBytesPerSecond map[string]float64 `json:"kernel_bytes_per_second,omitempty"`
+	KernelOpsPerSecond   map[string]float64 `json:"kernel_ops_per_second,omitempty"`
 }
 
 func (m *machineFile) machine() residency.Machine {
 	return residency.Machine{MemoryBytes: m.MemoryBytes, WorkingSetBytes: m.WorkingSetBytes, OthersBytes: m.OthersBytes,
 		DiskBytesPerSecond: m.DiskBytesPerSecond, WeightBytesPerSecond: m.WeightBytesPerSecond, KernelBytesPerSecond: m.KernelBytesPerSecond,
-		LayerSeconds: m.LayerSeconds, OpsPerSecond: m.OpsPerSecond}
+		LayerSeconds: m.LayerSeconds, OpsPerSecond: m.OpsPerSecond, ReadSeconds: m.ReadSeconds, RowSeconds: m.RowSeconds, StreamSeconds: m.StreamSeconds, KernelOpsPerSecond: m.KernelOpsPerSecond}
 }
 
 func readMachine(path string) (*machineFile, error) {
@@ -42,7 +47,7 @@ func readMachine(path string) (*machineFile, error) {
 	if err := json.Unmarshal(content, &m); err != nil {
 		return nil, fmt.Errorf("%s does not describe a machine: %w", path, err)
 	}
-	if m.MemoryBytes <= 0 || m.DiskBytesPerSecond <= 0 || m.WeightBytesPerSecond <= 0 || m.OpsPerSecond <= 0 || m.LayerSeconds < 0 {
+	if m.MemoryBytes <= 0 || m.DiskBytesPerSecond <= 0 || m.WeightBytesPerSecond <= 0 || m.OpsPerSecond <= 0 || m.LayerSeconds < 0 || m.ReadSeconds < 0 || m.RowSeconds < 0 || m.StreamSeconds < 0 {
 		return nil, fmt.Errorf("%s: memory_bytes, disk_bytes_per_second, weight_bytes_per_second and ops_per_second must be above 0", path)
 	}
 	return &m, nil
@@ -58,6 +63,7 @@ type planOutput struct {
 	ScratchBytes  int64           `json:"scratch_bytes"`
 	SlotBytes     int64           `json:"slot_bytes"`
 	Slots         int             `json:"slots"`
+	PassTokens    int             `json:"pass_tokens"`
 	Speed         residency.Range `json:"tokens_per_second"`
 	FirstWord     residency.Range `json:"first_word_seconds"`
 }
@@ -70,6 +76,7 @@ func planCommand(ctx context.Context, args []string, out, notes io.Writer) error
 	measure := flags.Bool("measure", false, "measure this machine and write the --machine file first (half a minute)")
 	dir := flags.String("container", "", "the model's `DIR`")
 	contextTokens := flags.Int("context", 4096, "`N` tokens of conversation to keep")
+	promptTokens := flags.Int("prompt", 512, "tokens of the prompt for the first word, `N`")
 	tracePath := flags.String("trace", "", "a routing trace of this model, `FILE`, as colibri run --trace writes it")
 	var memory byteSize
 	flags.Var(&memory, "memory", "the limit a user would set (default: what the machine can spare)")
@@ -82,8 +89,8 @@ func planCommand(ctx context.Context, args []string, out, notes io.Writer) error
 		return usagef("unexpected argument %q", rest[0])
 	case *machinePath == "" || *dir == "":
 		return usagef("give --machine FILE and --container DIR")
-	case *contextTokens < 1:
-		return usagef("--context must be at least 1")
+	case *contextTokens < 1 || *promptTokens < 1:
+		return usagef("--context and --prompt must be at least 1")
 	}
 	if *measure {
 		here, err := measureMachine(ctx, *dir, notes)
@@ -103,8 +110,9 @@ func planCommand(ctx context.Context, args []string, out, notes io.Writer) error
 		return err
 	}
 	load := residency.LoadOf(d, *contextTokens)
+	load.PromptTokens = *promptTokens
 	if *tracePath != "" {
-		if load.Hits, err = hitCurve(*tracePath, load.SparseLayers*load.Experts); err != nil {
+		if err := useTrace(*tracePath, &load); err != nil {
 			return err
 		}
 	}
@@ -114,7 +122,7 @@ func planCommand(ctx context.Context, args []string, out, notes io.Writer) error
 	}
 	if *asJSON {
 		return json.NewEncoder(out).Encode(planOutput{m.Name, d.Name, p.LimitBytes, p.ResidentBytes, p.KVBytes, p.ScratchBytes,
-			p.SlotBytes, p.Slots, p.TokensPerSecond, p.FirstWordSeconds})
+			p.SlotBytes, p.Slots, p.PassTokens, p.TokensPerSecond, p.FirstWordSeconds})
 	}
 	fmt.Fprintf(out, "%s on %s\n", d.Name, m.Name)
 	for _, line := range p.Sum {
@@ -126,25 +134,20 @@ func planCommand(ctx context.Context, args []string, out, notes io.Writer) error
 	return nil
 }
 
-// hitCurve replays a trace at growing shares of the experts.
-func hitCurve(path string, experts int) (_ []residency.HitPoint, err error) {
+// useTrace takes from a trace what it says of the model: how often experts are found in memory, and how many a pass touches.
+func useTrace(path string, load *residency.Load) (err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	trace, err := residency.ReadTrace(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	var curve []residency.HitPoint
-	for _, share := range []float64{0.05, 0.1, 0.2, 0.35, 0.5, 0.75} {
-		slots := max(1, int(share*float64(experts)))
-		count, err := residency.ReplayByName(trace, slots, residency.ReplayPolicies()[0])
-		if err != nil {
-			return nil, err
-		}
-		curve = append(curve, residency.HitPoint{Fraction: share, Hits: 1 - count.MissRate()})
+	if load.Hits, err = residency.HitCurve(trace, load.SparseLayers*load.Experts); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	return curve, nil
+	load.Touched = residency.TouchCurve(trace, load.Experts)
+	return nil
 }

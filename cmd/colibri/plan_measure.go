@@ -6,29 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
 	"time"
 
 	"colibri/backend/container"
+	"colibri/backend/cpu"
 	"colibri/backend/engine"
 	"colibri/backend/residency"
 )
 
-// calibrationModel is generated, measured and deleted: past every cache, with some 32 rows of a prompt for each expert, as usual.
+// calibrationModel is generated, measured and deleted: past every cache, with 32 rows of a pass for each expert, as usual.
 const (
 	calibrationModel = `{"model_type":"glm4_moe_lite","vocab_size":4096,"hidden_size":1536,"intermediate_size":6144,"moe_intermediate_size":1024,
 "num_hidden_layers":4,"num_attention_heads":16,"num_key_value_heads":16,"q_lora_rank":512,"kv_lora_rank":384,"qk_nope_head_dim":128,"qk_rope_head_dim":64,
-"v_head_dim":128,"n_routed_experts":64,"num_experts_per_tok":4,"n_shared_experts":1,"n_group":1,"topk_group":1,"norm_topk_prob":true,"routed_scaling_factor":1,
+"v_head_dim":128,"n_routed_experts":32,"num_experts_per_tok":4,"n_shared_experts":1,"n_group":1,"topk_group":1,"norm_topk_prob":true,"routed_scaling_factor":1,
 "mlp_layer_types":["dense","sparse","sparse","sparse"],"max_position_embeddings":2048,
 "rms_norm_eps":1e-5,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"tie_word_embeddings":false,"hidden_act":"silu"}`
 	calibrationPrompt = 512
+	calibrationDecode = 48
 	calibrationRounds = 3
 )
-
-// diskProbe is long enough to leave behind what a disk delivers in a burst.
-var diskProbe = residency.Probe{PieceBytes: 4 << 20, TotalBytes: 8 << 30, Readers: 4, Time: 3 * time.Second}
 
 // measureMachine describes this machine as readMachine reads it: the disk below dir, kernels by encoding, and what the engine makes of
 // random models that have nothing to do with the one that is planned for.
@@ -37,16 +37,58 @@ func measureMachine(ctx context.Context, dir string, notes io.Writer) (*machineF
 	if err != nil {
 		return nil, err
 	}
-	m := &machineFile{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes,
-		KernelBytesPerSecond: map[string]float64{}}
+	m := &machineFile{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes, KernelBytesPerSecond: map[string]float64{}, KernelOpsPerSecond: map[string]float64{}}
 	fmt.Fprintln(notes, "disk …")
-	if m.DiskBytesPerSecond, err = residency.MeasureDisk(ctx, dir, diskProbe); err != nil {
+	if err := m.measureDisk(ctx, dir); err != nil {
 		return nil, err
 	}
 	fmt.Fprintln(notes, "kernels …")
+	if err := m.measureKernels(ctx); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(notes, "a layer …")
+	layer, err := engine.MeasureLayer(ctx, m.machine())
+	if err != nil {
+		return nil, err
+	}
+	m.LayerSeconds, m.RowSeconds = layer.Seconds, layer.RowSeconds
+	fmt.Fprintln(notes, "a model …")
+	c, err := measureCalibration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.calibrate(c)
+	return m, nil
+}
+
+// measureDisk reads records of the model's size, as many at once as the engine does, for long enough to leave behind what a disk delivers in a
+// burst; and one at a time.
+func (m *machineFile) measureDisk(ctx context.Context, dir string) error {
+	d, err := container.Describe(dir)
+	if err != nil {
+		return err
+	}
+	load := residency.LoadOf(d, 1)
+	probe := residency.Probe{PieceBytes: min(max(load.ExpertBytes, 256<<10), 32<<20), TotalBytes: 8 << 30, Readers: 8, Time: 3 * time.Second}
+	if m.DiskBytesPerSecond, err = residency.MeasureDisk(ctx, dir, probe); err != nil {
+		return err
+	}
+	probe.Readers, probe.Time = 1, time.Second
+	single, err := residency.MeasureDisk(ctx, dir, probe)
+	if err != nil {
+		return err
+	}
+	m.ReadSeconds = max(0, float64(probe.PieceBytes)/single-float64(probe.PieceBytes)/m.DiskBytesPerSecond)
+	return nil
+}
+
+// A product of a prompt: rows and columns of an expert, and as many tokens as it gets of a pass.
+const opsRows, opsColumns, opsTokens = 1024, 2048, 64
+
+func (m *machineFile) measureKernels(ctx context.Context) (err error) {
 	var kernels benchReport
 	if err := benchKernels(ctx, &kernels, calibrationRounds); err != nil {
-		return nil, err
+		return err
 	}
 	m.Name, m.WeightBytesPerSecond = runtime.GOOS+"/"+runtime.GOARCH+kernels.Machine, kernels.ReadBandwidth
 	for _, k := range kernels.Kernels {
@@ -56,53 +98,121 @@ func measureMachine(ctx context.Context, dir string, notes io.Writer) (*machineF
 	for format, seconds := range m.KernelBytesPerSecond {
 		m.KernelBytesPerSecond[format] = 1 / seconds
 	}
-	fmt.Fprintln(notes, "a layer …")
-	if m.LayerSeconds, err = engine.MeasureLayer(ctx, m.machine()); err != nil {
-		return nil, err
-	}
-	fmt.Fprintln(notes, "prefill …")
-	load, seconds, err := measurePrompt(ctx)
+	backend, err := cpu.New(runtime.NumCPU())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	products := seconds - float64(load.Layers)*m.LayerSeconds*float64(calibrationPrompt)/float64(load.BatchToken)
-	m.OpsPerSecond = 2 * calibrationPrompt * float64(load.TokenWeights) / max(products, seconds/2)
-	return m, nil
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	for format := range m.KernelBytesPerSecond {
+		encoding, err := container.ParseEncoding(format)
+		if err != nil {
+			return err
+		}
+		rate, err := median(calibrationRounds, func() (float64, error) { return backend.ProductRate(encoding, opsRows, opsColumns, opsTokens) })
+		if err != nil {
+			return err
+		}
+		m.KernelOpsPerSecond[format] = rate
+	}
+	m.OpsPerSecond = m.KernelOpsPerSecond["f32"]
+	return nil
 }
 
-// measurePrompt measures how long the calibration model takes for a prompt.
-func measurePrompt(ctx context.Context) (load residency.Load, seconds float64, err error) {
+// calibration is what the calibration model takes: for a prompt, for a token behind nothing, and for one when half of the experts are on the
+// disk, its waits left out.
+type calibration struct {
+	load                                       residency.Load
+	promptSeconds, tokenSeconds, streamSeconds float64
+	misses                                     float64 // of a token that streams
+}
+
+// calibrate turns the rates of kernels by themselves into those that they reach inside a model, where matrices are smaller and
+// everything else is done between two of them, by the same factor for all.
+func (m *machineFile) calibrate(c *calibration) {
+	machine, layers := m.machine(), float64(c.load.Layers)
+	share := machine.MultiplySeconds(c.load) / max(c.tokenSeconds-layers*m.LayerSeconds, c.tokenSeconds/2)
+	for format := range m.KernelBytesPerSecond {
+		m.KernelBytesPerSecond[format] *= share
+	}
+	row := c.promptSeconds / calibrationPrompt
+	share = machine.PromptOpsSeconds(c.load) / max(row-layers*m.RowSeconds, row/2)
+	for format := range m.KernelOpsPerSecond {
+		m.KernelOpsPerSecond[format] *= share
+	}
+	m.OpsPerSecond *= share
+	uses := float64(c.load.SparseLayers * c.load.PerToken)
+	reading := float64(c.load.SparseLayers) * (1 - math.Pow(1-c.misses/uses, float64(c.load.PerToken)))
+	if reading > 0 {
+		m.StreamSeconds = max(0, c.streamSeconds-c.tokenSeconds) / reading
+	}
+}
+
+func measureCalibration(ctx context.Context) (_ *calibration, err error) {
 	work, err := os.MkdirTemp("", "colibri-plan-")
 	if err != nil {
-		return load, 0, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	dir := filepath.Join(work, "model.colibri")
 	if _, err := container.Generate(ctx, dir, []byte(calibrationModel), container.Options{}, 1, nil); err != nil {
-		return load, 0, err
+		return nil, err
 	}
 	d, err := container.Describe(dir)
 	if err != nil {
-		return load, 0, err
+		return nil, err
 	}
-	load = residency.LoadOf(d, calibrationPrompt)
+	c := &calibration{load: residency.LoadOf(d, calibrationPrompt)}
+	return c, errors.Join(c.resident(ctx, dir, d), c.streaming(ctx, dir, d))
+}
+
+func (c *calibration) resident(ctx context.Context, dir string, d *container.Description) (err error) {
 	model, err := engine.Load(ctx, dir, engine.Options{Drafts: engine.DraftsOff})
 	if err != nil {
-		return load, 0, err
+		return err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
 	prompt := randomPrompt(calibrationPrompt, d.Vocabulary)
-	var times []float64
+	var prompts, tokens []float64
 	for round := range calibrationRounds + 1 {
-		answer, err := greedy(ctx, model, prompt, 1)
+		long, err := greedy(ctx, model, prompt, 1)
 		if err != nil {
-			return load, 0, err
+			return err
+		}
+		short, err := greedy(ctx, model, prompt[:1], calibrationDecode)
+		if err != nil {
+			return err
 		}
 		if round > 0 { // the first one read the experts
-			times = append(times, calibrationPrompt/answer.Stats.PrefillTokensPerSecond)
+			prompts = append(prompts, calibrationPrompt/long.Stats.PrefillTokensPerSecond)
+			tokens = append(tokens, 1/short.Stats.TokensPerSecond)
 		}
 	}
-	return load, middle(times), nil
+	c.promptSeconds, c.tokenSeconds = middle(prompts), middle(tokens)
+	return nil
+}
+
+func (c *calibration) streaming(ctx context.Context, dir string, d *container.Description) (err error) {
+	limit := d.ResidentBytes + d.ExpertBytes/2
+	limit += residency.ProgramBytes(limit) + d.ExpertBytes/10 // a sixth of what is left is for prompts
+	model, err := engine.Load(ctx, dir, engine.Options{Drafts: engine.DraftsOff, MemoryBytes: limit})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	var tokens, misses []float64
+	for round := range calibrationRounds + 1 {
+		// Other tokens in each round: one text's experts soon fit.
+		answer, err := greedy(ctx, model, []int32{int32(round + 1)}, calibrationDecode)
+		if err != nil {
+			return err
+		}
+		if round > 0 {
+			tokens = append(tokens, 1/answer.Stats.TokensPerSecond-answer.Stats.WaitMillis/1e3/calibrationDecode)
+			misses = append(misses, float64(answer.Stats.ExpertMisses)/calibrationDecode)
+		}
+	}
+	c.streamSeconds, c.misses = middle(tokens), middle(misses)
+	return nil
 }
 
 func (m *machineFile) write(path string) error {
