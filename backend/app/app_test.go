@@ -276,6 +276,21 @@ func TestTranscriptAndEventsTogetherAreTheText(t *testing.T) {
 	}
 }
 
+func TestFiguresOfAnAnswerAreToldAtThePaceOfReading(t *testing.T) {
+	told := time.Unix(0, 0)
+	g := generation{posted: GenerationStatus{Phase: "prefill"}, postedAt: told}
+	g.status = GenerationStatus{Phase: "decode", Tokens: 1}
+	if !g.due(told) {
+		t.Error("another phase waits")
+	}
+	g.posted, g.status.Tokens = g.status, 50
+	for after, want := range map[time.Duration]bool{0: false, 240 * time.Millisecond: false, 250 * time.Millisecond: true, time.Hour: true} {
+		if g.due(told.Add(after)) != want {
+			t.Errorf("%v after the last: told is %v", after, !want)
+		}
+	}
+}
+
 func TestAPauseHoldsTheAnswerBetweenTwoTokens(t *testing.T) {
 	f := newFixture(t)
 	model := f.ready()

@@ -41,6 +41,17 @@ type generation struct {
 	unsaved        bool // a piece could not be kept, and the log says so
 	cancel         context.CancelFunc
 	firstToken     time.Time
+	posted         GenerationStatus // what the page was told last, and when
+	postedAt       time.Time
+}
+
+// figuresInterval is how long the figures of a running answer stand. They can be read at this pace, and not at that of the tokens, at which
+// laying out and painting one figure takes the page half as long as the text itself.
+const figuresInterval = 250 * time.Millisecond
+
+// due says whether the page should be told: at once of another phase, of figures when the last have stood long enough.
+func (g *generation) due(now time.Time) bool {
+	return g.status.Phase != g.posted.Phase || g.status.Thinking != g.posted.Thinking || now.Sub(g.postedAt) >= figuresInterval
 }
 
 func (g *generation) current() Message {
@@ -200,6 +211,7 @@ func (a *App) stopAllLocked() {
 }
 
 func (a *App) postGenerationLocked(g *generation) {
+	g.posted, g.postedAt = g.status, time.Now()
 	a.events.post("generation", g.status.Conversation, g.status)
 }
 
@@ -308,7 +320,9 @@ func (a *App) receive(g *generation, t Token) {
 	if g.status.Phase != "stopping" {
 		g.status.Phase = "decode"
 	}
-	a.postGenerationLocked(g)
+	if g.due(now) {
+		a.postGenerationLocked(g)
+	}
 	if t.Notice != "" {
 		a.notify(Notice{Level: "warning", Text: t.Notice})
 	}

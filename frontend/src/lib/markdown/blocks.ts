@@ -42,7 +42,8 @@ export class BlockRenderer {
     this.settle(complete);
     const tail = text.slice(this.doneLength);
     if (tail.trim() === '') this.open = null;
-    else if (this.open?.source !== tail) this.open = { source: tail, html: this.renderOpen(tail, complete) };
+    else if (this.open?.source !== tail || (complete && !this.openWhole))
+      this.open = { source: tail, html: this.renderOpen(tail, complete) };
     return this.open ? [...this.done, this.open] : [...this.done];
   }
 
@@ -57,9 +58,17 @@ export class BlockRenderer {
       const from = offsets[starts[i] ?? 0] ?? 0;
       const to = offsets[starts[i + 1] ?? 0] ?? tail.length;
       const source = tail.slice(from, to);
-      this.done.push({ source, html: this.renderer.render(source) });
+      // Most were complete when they were rendered last, but for the empty line below them.
+      const html =
+        this.openWhole?.source.trimEnd() === source.trimEnd() ? this.openWhole.html : this.renderer.render(source);
+      this.done.push({ source, html });
     }
     this.doneLength += offsets[starts.at(-1) ?? 0] ?? 0;
+  }
+
+  /** The open block, unless part of it is shown as plain text. */
+  private get openWhole(): Block | null {
+    return this.open && this.open.source.length <= MAX_OPEN_CODE ? this.open : null;
   }
 
   private renderOpen(tail: string, complete: boolean): string {

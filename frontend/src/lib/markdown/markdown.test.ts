@@ -3,14 +3,11 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { BlockRenderer, type Renderer } from './blocks';
 import { blockStarts, render } from './render';
 import { createSanitiser } from './sanitise';
+import { become } from '../view/become';
 import { typeset } from './typeset';
 
 const sanitise = createSanitiser(window);
-const page = (source: string) => {
-  const div = document.createElement('div');
-  div.innerHTML = sanitise(render(source));
-  return div;
-};
+const page = (source: string) => sanitise(render(source));
 
 describe('markdown', () => {
   it('has tables with alignment, code with a copy button, lists and quotes', () => {
@@ -110,6 +107,18 @@ describe('growing text', () => {
     expect(calls).toEqual(['three']);
     expect(second[0]).toBe(first[0]);
   });
+  it('renders a block once more only if it has changed when it is complete', () => {
+    const r = new BlockRenderer(renderer);
+    r.update('one *word*', false);
+    calls.length = 0;
+    expect(r.update('one *word*\n\ntwo', false)[0]?.html).toBe('<p>one <em>word</em></p>\n');
+    expect(calls).toEqual(['two']);
+    const code = '```go\n' + 'x := 1\n'.repeat(2000);
+    r.update(code, false); // too long to be rendered whole at every piece
+    expect(html(r.update(code + '```\n\nthree', false))).toBe(render(code + '```') + render('three'));
+    r.update(code, false);
+    expect(html(r.update(code, true))).toBe(render(code));
+  });
   it('bounds the work of a piece by the block, not by the answer', () => {
     const r = new BlockRenderer(renderer);
     let text = '';
@@ -155,5 +164,33 @@ describe('blocks on the page', () => {
     expect([node.querySelectorAll('.section').length, node.textContent]).toEqual([1, '012']);
     update([]);
     expect(node.childElementCount).toBe(0);
+  });
+});
+
+describe('a growing block', () => {
+  const node = (markup: string) => {
+    const div = document.createElement('div');
+    div.innerHTML = markup;
+    return div;
+  };
+  it('becomes what it would be if it were replaced', () => {
+    const states = [
+      '', 'plain', '<p>one</p>', '<p>one <em>two</em></p>', '<p>one <em>two</em> three</p>', '<p>one <strong>two</strong></p>', '<ul><li>one</li></ul>', '<ul><li class="x">one</li><li>two</li></ul>',
+      '<ul><li>one</li></ul>', '<figure class="code"><pre><code><span class="a">func</span> f(</code></pre></figure>', '<figure class="code"><pre><code><span class="a">func</span> <span class="b">f</span>() {</code></pre></figure>', 'a<!--c-->b', '',
+    ]; // prettier-ignore
+    for (const from of states) {
+      for (const to of states) {
+        const old = node(from);
+        become(old, node(to));
+        expect(old.innerHTML).toBe(to);
+      }
+    }
+  });
+  it('keeps what did not change, and the text that grew', () => {
+    const old = node('<p><b>one</b> tw</p><p>three</p>');
+    const kept = [old.querySelector('b'), old.querySelector('p')?.lastChild, old.lastChild];
+    become(old, node('<p><b>one</b> two</p><p>three</p>'));
+    expect([old.querySelector('b'), old.querySelector('p')?.lastChild, old.lastChild]).toEqual(kept);
+    expect(old.innerHTML).toBe('<p><b>one</b> two</p><p>three</p>');
   });
 });

@@ -1,15 +1,14 @@
 // The one way from a transcript's text to markup on the page.
 
+import { become } from '../view/become';
 import { createSanitiser } from './sanitise';
 import { BlockRenderer, type Block } from './blocks';
 import { blockStarts, render } from './render';
 
 const sanitise = createSanitiser(window);
 
-const renderer = { render: (source: string) => sanitise(render(source)), blockStarts };
-
 export function newBlocks(): BlockRenderer {
-  return new BlockRenderer(renderer);
+  return new BlockRenderer({ render, blockStarts });
 }
 
 interface ShownBlock {
@@ -61,8 +60,9 @@ export function typeset(node: HTMLElement, blocks: readonly Block[]): { update(n
 /** Puts markup on the page and applies the styles that the content policy forbids in markup. */
 function fill(element: HTMLElement, html: string): void {
   element.className = /^<h[1-3]/.test(html) ? 'block heading' : 'block';
-  element.innerHTML = html;
-  for (const styled of element.querySelectorAll<HTMLElement>('[data-style]')) {
+  const fresh = sanitise(html);
+  for (const styled of fresh.querySelectorAll<HTMLElement>('[data-style]')) {
     styled.style.cssText = styled.dataset.style ?? '';
   }
+  become(element, fresh);
 }
