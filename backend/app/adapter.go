@@ -76,6 +76,9 @@ func (e realEngine) Load(ctx context.Context, dir, backend string, memoryBytes i
 	if tok == nil {
 		return nil, errors.Join(fmt.Errorf("%s has no tokenizer.json, so it cannot be talked to; copy it from the original model", dir), m.Close())
 	}
+	if words := m.Config().Vocabulary; tok.Size() > words {
+		return nil, errors.Join(fmt.Errorf("the tokenizer.json in %s has %d tokens and the model %d, so it belongs to another model; copy it from the original model", dir, tok.Size(), words), m.Close())
+	}
 	template, err := chat.LoadTemplate(dir, tok, m.Config().EOS)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())

@@ -48,10 +48,14 @@ export function seconds(s: number): string {
   return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
 }
 
-/** 5.2–7 tok/s, or nothing where nothing is known. */
+/** "3 to 5 tok/s": an expectation, no finer than it can be; nothing where nothing is known. */
 export function speedRange(low: number, high: number): string {
   if (low <= 0 && high <= 0) return '';
-  const a = rate(low);
-  const b = rate(high);
-  return a === b || low <= 0 ? `${b} tok/s` : `${a}–${b} tok/s`;
+  const [a, b] = [roughly(low), roughly(high)];
+  return a === b || low <= 0 ? `about ${b} tok/s` : `${a} to ${b} tok/s`;
+}
+
+/** One digit of what is below ten, two of the rest. */
+function roughly(n: number): string {
+  return count(Number(n.toPrecision(n < 9.5 ? 1 : 2)));
 }

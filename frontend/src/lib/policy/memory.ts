@@ -27,5 +27,5 @@ export function memoryWords(choice: MemoryChoice, c: Container | undefined, limi
   if (all > 0 && all <= choice.ceiling && (limit <= 0 || limit >= all))
     return `All of ${name} fits into memory: nothing is read from the disk while it answers. ${least}`;
   const speed = c ? speedRange(c.speedLow, c.speedHigh) : '';
-  return `More memory keeps more experts at hand, so fewer are read from the disk.${speed ? ` Expect about ${speed}.` : ''} ${least} Beyond ${bytes(choice.ceiling)} the rest of this computer would suffer.`;
+  return `More memory keeps more experts at hand, so fewer are read from the disk.${speed ? ` Expect ${speed}.` : ''} ${least} Beyond ${bytes(choice.ceiling)} the rest of this computer would suffer.`;
 }

@@ -67,7 +67,7 @@ export function demands(c: Container, measuring = false): string {
   if (c.bytes > 0) parts.push(`${bytes(c.bytes)} on disk`);
   if (c.needBytes > 0) parts.push(`needs ${bytes(c.needBytes)} of memory`);
   const speed = speedRange(c.speedLow, c.speedHigh);
-  if (speed) parts.push(`about ${speed}`);
+  if (speed) parts.push(speed);
   else if (measuring) parts.push('finding out how fast …');
   return parts.join(' · ');
 }

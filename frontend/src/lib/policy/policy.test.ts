@@ -32,8 +32,10 @@ describe('figures', () => {
     expect([0, NaN, 2.345, 45.67, 1234].map(rate)).toEqual(['–', '–', '2.35', '45.7', '1,234']);
     expect([0.873, NaN, 2].map(percent)).toEqual(['87 %', '0 %', '100 %']);
     expect([0.2, 2.34, 42, 90].map(seconds)).toEqual(['200 ms', '2.3 s', '42 s', '1 min 30 s']);
-    expect(speedRange(5.2, 7)).toBe('5.20–7.00 tok/s');
-    expect(speedRange(0, 0)).toBe('');
+    const ranges: [number, number][] = [[3, 5], [5.23, 7.41], [0.61, 0.64], [0.04, 0.072], [0, 4], [9.7, 12.4], [96, 1340], [0, 0]]; // prettier-ignore
+    expect(ranges.map(([low, high]) => speedRange(low, high))).toEqual([
+      '3 to 5 tok/s', '5 to 7 tok/s', 'about 0.6 tok/s', '0.04 to 0.07 tok/s', 'about 4 tok/s', '9.7 to 12 tok/s', '96 to 1,300 tok/s', '',
+    ]); // prettier-ignore
   });
 });
 
@@ -288,7 +290,7 @@ describe('models and memory', () => {
     expect(demands(c)).toBe('372 GB on disk · needs 30.0 GB of memory');
     expect(demands(c, true)).toBe('372 GB on disk · needs 30.0 GB of memory · finding out how fast …');
     expect(demands({ ...c, speedLow: 3, speedHigh: 5 }, true)).toBe(
-      '372 GB on disk · needs 30.0 GB of memory · about 3.00–5.00 tok/s',
+      '372 GB on disk · needs 30.0 GB of memory · 3 to 5 tok/s',
     );
     expect(['none', 'loading', 'ready', 'failed'].map((p) => statusWords(model(p as ModelStatus['phase'])))).toEqual([
       'not loaded', 'loading 43 %', 'ready', 'could not be loaded',

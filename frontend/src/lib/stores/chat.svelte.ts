@@ -1,6 +1,6 @@
 // The conversation that is shown: its messages, the answer that grows, what is typed.
 
-import { SvelteMap } from 'svelte/reactivity';
+import { SvelteMap, SvelteSet } from 'svelte/reactivity';
 import * as bridge from '../bridge/bridge';
 import type { AppEvent, ContextUse, Conversation, Message, Sampling } from '../bridge/types';
 import { shownBranch, type Shown } from '../policy/tree';
@@ -21,13 +21,13 @@ class ChatStore {
   editing = $state('');
 
   branch: Shown[] = $derived(this.conversation ? shownBranch(this.messages, this.conversation.head) : []);
-  /** A call that begins an answer is under way. */
-  private asking = $state(false);
+  /** Where a call that begins an answer is under way; '' is the chat that does not exist yet. */
+  private readonly asking = new SvelteSet<string>();
   generation = $derived(app.generations[this.id]);
   /** The last message of the branch. */
   last: Message | undefined = $derived(this.branch.at(-1)?.message);
   /** An answer is being written. The call that began it may return before the first event about it, and the other way round. */
-  answering = $derived(this.asking || this.generation !== undefined || this.last?.state === 'streaming');
+  answering = $derived(this.asking.has(this.id) || this.generation !== undefined || this.last?.state === 'streaming');
 
   private started = false;
   private begun: () => void = () => {};
@@ -152,24 +152,25 @@ class ChatStore {
     for (const event of waiting) this.event(event);
   }
 
-  send(text: string, parent?: string): Promise<boolean> {
-    return this.whileAsking(this.ask(text, parent));
+  async send(text: string, parent?: string): Promise<boolean> {
+    const id = await this.whileAsking(
+      this.id,
+      this.ready.then(() => app.attempt(this.ensure())),
+    );
+    return id !== undefined && this.whileAsking(id, this.ask(id, text, parent));
   }
 
   /** Asking lasts as long as the call that begins an answer. */
-  private async whileAsking<T>(call: Promise<T>): Promise<T> {
-    this.asking = true;
+  private async whileAsking<T>(conversation: string, call: Promise<T>): Promise<T> {
+    this.asking.add(conversation);
     try {
       return await call;
     } finally {
-      this.asking = false;
+      this.asking.delete(conversation);
     }
   }
 
-  private async ask(text: string, parent?: string): Promise<boolean> {
-    await this.ready;
-    const id = await app.attempt(this.ensure());
-    if (id === undefined) return false;
+  private async ask(id: string, text: string, parent?: string): Promise<boolean> {
     const under = parent ?? this.last?.id ?? '';
     const generated = await app.attempt(
       bridge.generate({ conversation: id, mode: 'send', parent: under, text, sampling: null }),
@@ -193,6 +194,7 @@ class ChatStore {
   /** Another answer to the question of an answer; sampling repeats an earlier one's settings. */
   async regenerate(answer: Message, sampling: Sampling | null = null): Promise<void> {
     const generated = await this.whileAsking(
+      this.id,
       app.attempt(
         bridge.generate({ conversation: this.id, mode: 'regenerate', parent: answer.parent, text: '', sampling }),
       ),
@@ -210,6 +212,7 @@ class ChatStore {
 
   async continueAnswer(answer: Message): Promise<void> {
     const generated = await this.whileAsking(
+      this.id,
       app.attempt(
         bridge.generate({ conversation: this.id, mode: 'continue', parent: answer.id, text: '', sampling: null }),
       ),
@@ -218,7 +221,7 @@ class ChatStore {
   }
 
   async stop(): Promise<void> {
-    if (this.id === '' && !this.asking) return;
+    if (this.id === '' && !this.asking.has('')) return;
     await this.ready;
     // Go carries calls out in the order in which they are made: this one after the one that begins the answer.
     const id = await app.attempt(this.ensure());

@@ -1,0 +1,37 @@
+import { beforeEach, expect, it, vi } from 'vitest';
+import type { Generated } from '../bridge/types';
+
+const calls = vi.hoisted(() => ({ generate: vi.fn(), newConversation: vi.fn(), transcript: vi.fn() }));
+vi.mock('../bridge/bridge', () => ({
+  ...calls,
+  sentence: String,
+  saveSettings: () => Promise.resolve(),
+  saveDraft: () => Promise.resolve(),
+}));
+const { chat } = await import('./chat.svelte');
+
+const conversation = (id: string) => ({ id, title: id, head: '', draft: '', systemPrompt: '', sampling: null });
+
+beforeEach(() => {
+  calls.transcript.mockImplementation((id: string) =>
+    Promise.resolve({ seq: 0, conversation: conversation(id), messages: [] }),
+  );
+});
+
+it('asks in one conversation while another can be asked too', async () => {
+  let begun: (g: Generated) => void = () => {};
+  calls.generate.mockReturnValue(new Promise<Generated>((done) => (begun = done)));
+  calls.newConversation.mockResolvedValue(conversation('fresh'));
+  await chat.begin('');
+  const sent = chat.send('Hello?');
+  expect(chat.answering).toBe(true); // at once, before the chat exists
+  await vi.waitFor(() => expect(calls.generate).toHaveBeenCalled());
+  expect([chat.id, chat.answering]).toEqual(['fresh', true]);
+  await chat.open('other');
+  expect(chat.answering).toBe(false);
+  await chat.open('fresh');
+  expect(chat.answering).toBe(true);
+  begun({ question: 'q', answer: 'a' });
+  expect(await sent).toBe(true);
+  expect(chat.last?.state).toBe('streaming');
+});
