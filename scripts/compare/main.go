@@ -14,6 +14,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,7 +86,15 @@ func run(args []string) error {
 		contenders = append(contenders, &contender{name: strings.TrimSpace(revision + " " + strings.Join(options, " ")), program: program,
 			options: slices.Concat(bench, options), figures: map[string][]float64{}, hashes: map[string]string{}})
 	}
-	for round := range *rounds {
+	if err := takeTurns(contenders, *rounds); err != nil {
+		return err
+	}
+	return report(os.Stdout, contenders[0], contenders[1])
+}
+
+// takeTurns measures all in each round, every second one from the last to the first.
+func takeTurns(contenders []*contender, rounds int) error {
+	for round := range rounds {
 		order := slices.Clone(contenders)
 		if round%2 == 1 {
 			slices.Reverse(order)
@@ -95,7 +105,7 @@ func run(args []string) error {
 			}
 		}
 	}
-	return report(contenders[0], contenders[1])
+	return nil
 }
 
 // build compiles a revision's command line. What git does not know, such as a half-made change, is not in it; "." is the
@@ -119,7 +129,7 @@ func build(revision, dir string) (program string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return program, command(source, "go", "build", "-o", program, "./cmd/colibri")
+	return program, command(source, "go", "build", "-trimpath", "-o", program, "./cmd/colibri") // without paths, the next comparison finds it built
 }
 
 func command(dir, name string, args ...string) error {
@@ -177,33 +187,30 @@ func (c *contender) collect(path string, node any) error {
 	return nil
 }
 
-// report prints what varies: counts that are settings are the same in every run of both.
-func report(a, b *contender) error {
-	fmt.Printf("A: %s\nB: %s\n%-48s %30s %30s %7s\n", a.name, b.name, "median (least to greatest)", "A", "B", "B/A")
-	names := make([]string, 0, len(a.figures))
-	for name := range a.figures {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		x, y := a.figures[name], b.figures[name]
-		slices.Sort(x)
-		slices.Sort(y)
-		if len(y) == 0 || x[0] == x[len(x)-1] && y[0] == y[len(y)-1] && x[0] == y[0] {
-			continue
+// report prints what varies: counts that are settings are the same in every run of both. What only one of two revisions measures is said.
+func report(out io.Writer, a, b *contender) error {
+	fmt.Fprintf(out, "A: %s\nB: %s\n%-48s %30s %30s %7s\n", a.name, b.name, "median (least to greatest)", "A", "B", "B/A")
+	for _, name := range either(a.figures, b.figures) {
+		x, y := slices.Sorted(slices.Values(a.figures[name])), slices.Sorted(slices.Values(b.figures[name]))
+		both := slices.Sorted(slices.Values(slices.Concat(x, y)))
+		switch {
+		case len(x) == 0 || len(y) == 0:
+			fmt.Fprintf(out, "%-48s %30s %30s\n", name, spread(x), spread(y))
+		case both[0] < both[len(both)-1]:
+			fmt.Fprintf(out, "%-48s %30s %30s %7.3f\n", name, spread(x), spread(y), y[len(y)/2]/x[len(x)/2])
 		}
-		fmt.Printf("%-48s %30s %30s %7.3f\n", name, spread(x), spread(y), y[len(y)/2]/x[len(x)/2])
 	}
 	var differ []string
-	for name, hash := range a.hashes {
-		same := "same"
-		if other, ok := b.hashes[name]; !ok {
-			same = "A only"
-		} else if other != hash {
-			same = "DIFFERENT: " + other
+	for _, name := range either(a.hashes, b.hashes) {
+		x, y := a.hashes[name], b.hashes[name]
+		verdict := "same"
+		if x == "" || y == "" {
+			verdict = "in one only"
+		} else if x != y {
+			verdict = "DIFFERENT"
 			differ = append(differ, name)
 		}
-		fmt.Printf("%-48s %30s  %s\n", name, hash, same)
+		fmt.Fprintf(out, "%-48s %30s %30s %s\n", name, x, y, verdict)
 	}
 	if len(differ) > 0 {
 		return fmt.Errorf("the tokens differ: %s", strings.Join(differ, ", "))
@@ -211,6 +218,16 @@ func report(a, b *contender) error {
 	return nil
 }
 
+// either are the names in one map or the other, in order.
+func either[V any](a, b map[string]V) []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 func spread(sorted []float64) string {
+	if len(sorted) == 0 {
+		return "not measured"
+	}
 	return fmt.Sprintf("%.5g (%.4g to %.4g)", sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1])
 }
