@@ -163,6 +163,6 @@ func (r *benchReport) print(out io.Writer) {
 			d.TokensPerSecondWith, d.Gain, d.Accepted, d.Drafted, d.Tokens, d.TokenHash)
 	}
 	if s := r.Start; s != nil {
-		fmt.Fprintf(out, "start: first token %.0f ms after the process began, end after %.0f ms\n", s.FirstTokenMillis, s.EndMillis)
+		fmt.Fprintf(out, "start: first token %.0f ms after the process began, end after %.0f ms; text %s\n", s.FirstTokenMillis, s.EndMillis, s.TokenHash)
 	}
 }

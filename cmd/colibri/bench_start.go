@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +19,7 @@ import (
 type startSpeed struct {
 	FirstTokenMillis float64 `json:"first_token_ms"` // from the process's start to the first byte of the answer
 	EndMillis        float64 `json:"end_ms"`         // to its end, 8 tokens later (without a tokenizer, 1: ids are printed together)
+	TokenHash        string  `json:"token_hash"`     // of what it printed
 }
 
 // benchStart runs `colibri run` in processes of its own. The files are in the page cache after the first, which does not count.
@@ -31,16 +34,22 @@ func benchStart(ctx context.Context, f *benchFlags) (*startSpeed, error) {
 	}
 	defer clean()
 	var first, end []float64
+	var printed string
 	for round := range f.rounds + 1 {
-		toFirst, toEnd, err := timeProcess(ctx, program, args)
+		output, toFirst, toEnd, err := timeProcess(ctx, program, args)
 		if err != nil {
 			return nil, err
 		}
+		if round > 0 && output != printed {
+			return nil, fmt.Errorf("two processes answered the same question with %q and %q", printed, output)
+		}
+		printed = output
 		if round > 0 {
 			first, end = append(first, toFirst.Seconds()*1e3), append(end, toEnd.Seconds()*1e3)
 		}
 	}
-	return &startSpeed{middle(first), middle(end)}, nil
+	sum := sha256.Sum256([]byte(printed))
+	return &startSpeed{middle(first), middle(end), hex.EncodeToString(sum[:8])}, nil
 }
 
 // startArguments ask a question in words, or in random tokens where the model has no tokenizer.
@@ -70,23 +79,24 @@ func (f *benchFlags) startArguments(ctx context.Context) (args []string, clean f
 }
 
 // timeProcess waits for the first byte of a process's output, and for its end.
-func timeProcess(ctx context.Context, program string, args []string) (first, end time.Duration, err error) {
+func timeProcess(ctx context.Context, program string, args []string) (output string, first, end time.Duration, err error) {
 	command := exec.CommandContext(ctx, program, args...)
 	var complaint strings.Builder
 	command.Stderr = &complaint
-	output, err := command.StdoutPipe()
+	pipe, err := command.StdoutPipe()
 	if err != nil {
-		return 0, 0, err
+		return "", 0, 0, err
 	}
 	began := time.Now()
 	if err := command.Start(); err != nil {
-		return 0, 0, err
+		return "", 0, 0, err
 	}
-	_, readErr := io.ReadFull(output, make([]byte, 1))
+	start := make([]byte, 1)
+	_, readErr := io.ReadFull(pipe, start)
 	first = time.Since(began)
-	_, _ = io.Copy(io.Discard, output)
+	rest, restErr := io.ReadAll(pipe)
 	if err := command.Wait(); err != nil {
-		return 0, 0, fmt.Errorf("colibri %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+		return "", 0, 0, fmt.Errorf("colibri %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
 	}
-	return first, time.Since(began), readErr
+	return string(start) + string(rest), first, time.Since(began), errors.Join(readErr, restErr)
 }

@@ -31,7 +31,7 @@ func TestBenchMeasuresEveryPart(t *testing.T) {
 		t.Errorf("the model: %+v", r.Model)
 	case r.Drafts == nil || r.Drafts.Gain <= 0 || r.Drafts.Drafted == 0 || r.Drafts.Accepted == 0 || len(r.Drafts.TokenHash) != 16:
 		t.Errorf("drafts: %+v", r.Drafts)
-	case r.Start == nil || r.Start.FirstTokenMillis <= 0 || r.Start.EndMillis < r.Start.FirstTokenMillis:
+	case r.Start == nil || len(r.Start.TokenHash) != 16 || r.Start.FirstTokenMillis <= 0 || r.Start.EndMillis < r.Start.FirstTokenMillis:
 		t.Errorf("the start: %+v", r.Start)
 	}
 	// What a token needs: everything resident but the embedding table, and 4 of each sparse layer's 32 experts.
