@@ -45,7 +45,7 @@ func simulatedMac(gigabytes int, busy bool, diskGBs float64) Machine {
 // glm52 is GLM-5.2 at int4-g64 (744 B weights, 429 GB on disk with its int8 MTP layer), a context of 4,096.
 func glm52() Load {
 	return Load{Layers: 78, SparseLayers: 75, Experts: 256, PerToken: 8, ExpertBytes: 21_233_664, ResidentBytes: 10_800_000_000,
-		TokenBytes: 9_800_000_000, TokenWeights: 40_000_000_000, KVBytesPerToken: 182_000, Context: 4096,
+		TokenBytes: 9_800_000_000, SharedBytes: 2_800_000_000, TokenWeights: 40_000_000_000, KVBytesPerToken: 182_000, Context: 4096,
 		RowBytes: 884_736, PromptTokens: 256}
 }
 
