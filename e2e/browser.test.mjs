@@ -382,7 +382,7 @@ for (const look of WALKS) describe(look.name, () => {
       const refusal = page.getByRole('alert').filter({ hasText: 'longer than 64 KB' });
       await refusal.getByText(/instructions and values are as they were, and yours are still in the dialog\./).waitFor();
       assert.equal((await page.getByRole('dialog').getByLabel('Instructions').inputValue()).length, 70_000, 'what was typed is gone');
-      await refusal.getByRole('button', { name: 'Dismiss' }).click();
+      await refusal.getByRole('button', { name: 'Dismiss' }).click({ delay: 100 }); // as long as a person presses
       await page.getByRole('dialog').getByLabel('Instructions').fill('Answer briefly.');
       await page.getByRole('dialog').getByRole('button', { name: 'Precise' }).click();
       await picture(page, `12-chat-options-${look.name}`);

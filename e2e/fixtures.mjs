@@ -65,7 +65,7 @@ export function longAnswer(codeBlocks, bytes) {
   }).join('');
 }
 
-const receipt = {
+export const receipt = {
   model: 'Colibri Mini', backend: 'cpu', promptTokens: 812, reusedTokens: 790, tokens: 431, finishReason: 'stop', timeToFirstTokenMillis: 812, tokensPerSecond: 7.91, prefillTokensPerSecond: 120,
   readBytes: 2.13e9, hitRate: 0.88, memoryLimitBytes: 32e9, seed: 4711,
   sampling: { temperature: 0.7, topP: 0.95, topK: 0, minP: 0, repetitionPenalty: 1, presencePenalty: 0, seed: -1, maxTokens: 4096 },

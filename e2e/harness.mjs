@@ -199,6 +199,6 @@ export async function ask(page, text) {
 }
 
 export async function answered(answer, patienceMillis = 60_000) {
-  await answer.getByRole('button', { name: 'Copy the answer' }).waitFor({ timeout: patienceMillis });
+  await answer.getByRole('button', { name: 'Another answer' }).waitFor({ timeout: patienceMillis });
   return answer.locator('.markdown').last().innerText();
 }

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
-import { importMessages, longAnswer, manyConversations, openChat as open, turns } from './fixtures.mjs';
+import { importMessages, longAnswer, manyConversations, openChat as open, receipt, turns } from './fixtures.mjs';
 import { HOSTILE } from './hostile.mjs';
 import { answered, ask, heapBytes, inBrowser, picture, ready, record, startInBrowser, temporaryFolder, until } from './harness.mjs';
 
@@ -251,6 +251,17 @@ describe('long transcripts', () => {
       rmSync(folder, { recursive: true });
     }
   });
+});
+
+describe('an answer that was stopped before its first word', () => {
+  it('says so, and has nothing to copy, to continue or to account for', inBrowser(async (page) => {
+    const [question, answer] = turns(['Anything?', '']);
+    await importMessages(page, 'nothing yet', [question, { ...answer, state: 'stopped', receipt: { ...receipt, tokens: 0 } }]);
+    await open(page, 'nothing yet');
+    const shown = page.getByRole('article', { name: 'Answer' });
+    await shown.getByText('Stopped before the first word.').waitFor();
+    assert.deepEqual(await shown.getByRole('button').evaluateAll((all) => all.map((b) => b.getAttribute('aria-label'))), ['Another answer']);
+  }));
 });
 
 describe('the keyboard', () => {
