@@ -7,7 +7,7 @@
 // such activations, and get 16 bits (kernels_short.h). The bound, for each output and each group of 64 columns: half a step, that is
 // the 254th part of the group's largest activation, times the sum of the weights' sizes. For activations like a model's that is
 // 1e-2 of the largest output at most (rounding_test.go). Weights marked precise, for evaluations, are multiplied with float32 activations.
-// So are those of few columns, which would gain as much: the bundled model's texts are then the same on every processor.
+// So are those of few columns, where preparing the activations has to pay.
 //
 // Within a group everything is exact. An unsigned weight is 15 at most and an activation 127, so that the 16 products which a 16-bit sum takes are
 // 30,480 at most whatever the input; the weights' offset (8, 4 or 2 times the sum of the activations) is subtracted from the 32-bit sum.
@@ -15,7 +15,7 @@
 
 enum {
     byte_group = 64,    // columns that share a scale
-    byte_columns = 512, // least columns of a weight that is multiplied so
+    byte_columns = 128, // least columns of a weight that is multiplied so
 };
 
 // ---- formats: spans of a row whose fields pair with a panel's vectors ----

@@ -17,7 +17,7 @@ func activationSteps(b *Backend, e container.Encoding, columns int) float64 {
 	}
 	switch e.Format {
 	case container.Int4Row, container.Int2Row, container.Int3Group64, container.Int4Group:
-		if columns >= 512 && (e.Format != container.Int4Group || e.Group%64 == 0) {
+		if columns >= 128 && (e.Format != container.Int4Group || e.Group%64 == 0) {
 			return 127
 		}
 	case container.Int8Row:

@@ -10,7 +10,7 @@ func (b *Backend) ScratchBytes(config *container.Config, rows, positions int) in
 	a, m := &config.Attention, &config.MoE
 	floats := 0
 	// Inputs in all layouts at once take less than three rows of the widest, 9/8 of a row and 16 lanes' block each: whole ones 1 row, nibbles 9/8,
-	// numbers of 16 bits 33/64, of 8 bits 9/32 in either order, and crumbs, where those are, 544 floats, for they are left to fewer than 512 columns.
+	// numbers of 16 bits 33/64, of 8 bits 9/32 in either order, and crumbs, where those are, 272 floats, for they are left to fewer than 128 columns.
 	// With float32 activations kept there are whole ones, nibbles and crumbs only, of 17/16.
 	panel := func(columns int) int { return columns + columns/8 + 18*16 }
 	width := a.Heads * a.HeadDim

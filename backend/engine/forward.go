@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"colibri/backend/compute"
+	"colibri/backend/container"
 )
 
 // segment is the part of a batch that belongs to one sequence: ids follow the positions [0, start) of its cache.
@@ -363,9 +364,9 @@ func resize(s []int32, n int) []int32 {
 	return s[:n]
 }
 
-// headOf runs an output head, with the norm before it, on some rows of the residual stream (headRows at most). The result, and
-// m.scratch.headNorm with the normalised rows, are valid until the next call.
-func (m *Model) headOf(norm []float32, rows []int) ([]float32, error) {
+// headOf runs an output head, or some of its first rows, with the norm before it, on some rows of the residual stream (headRows at most). The result,
+// and m.scratch.headNorm with the normalised rows, are valid until the next call.
+func (m *Model) headOf(norm []float32, head *container.Block, rows []int) ([]float32, error) {
 	s, d := &m.scratch, m.config.Hidden
 	began := time.Now()
 	defer func() { m.times.other += time.Since(began) }()
@@ -374,8 +375,8 @@ func (m *Model) headOf(norm []float32, rows []int) ([]float32, error) {
 	}
 	n := len(rows)
 	m.headCall = compute.HeadCall{
-		Rows: n, Norm: norm, Epsilon: m.config.NormEpsilon, Head: &m.weights.head,
-		X: s.headIn[:n*d], Normed: s.headNorm[:n*d], Logits: s.logits[:n*m.config.Vocabulary],
+		Rows: n, Norm: norm, Epsilon: m.config.NormEpsilon, Head: head,
+		X: s.headIn[:n*d], Normed: s.headNorm[:n*d], Logits: s.logits[:n*head.Rows],
 	}
 	if err := m.backend.Head(&m.headCall); err != nil {
 		return nil, fmt.Errorf("output head: %w", err)
@@ -385,5 +386,5 @@ func (m *Model) headOf(norm []float32, rows []int) ([]float32, error) {
 
 // logitsOf is headOf for the main layers.
 func (m *Model) logitsOf(rows []int) ([]float32, error) {
-	return m.headOf(m.weights.finalNorm, rows)
+	return m.headOf(m.weights.finalNorm, &m.weights.head, rows)
 }

@@ -223,6 +223,7 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 	if c.TiedEmbeddings {
 		m.weights.head = m.weights.embedding
 	}
+	m.weights.mtp.head = draftHead(&m.weights.head)
 	if m.store != nil && m.budget.limitBytes > 0 {
 		governing, stop := context.WithCancel(context.Background())
 		m.stop = stop

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
+
+	"colibri/backend/container"
 )
 
 // Speculative decoding with the model's own multi-token-prediction layer: it drafts a few tokens, the main layers compute them in one
@@ -142,9 +145,13 @@ func (s *Session) propose(ctx context.Context, next int32, depth int, choose fun
 			}
 			row = 0
 		}
-		logits, err := m.headOf(m.weights.mtp.headNorm, []int{row})
+		logits, err := m.headOf(m.weights.mtp.headNorm, &m.weights.mtp.head, []int{row})
 		if err != nil {
 			return nil, err
+		}
+		logits = m.scratch.logits[:m.config.Vocabulary]
+		for id := m.weights.mtp.head.Rows; id < len(logits); id++ {
+			logits[id] = float32(math.Inf(-1))
 		}
 		id, err := choose(logits, i)
 		if err != nil {
@@ -153,6 +160,19 @@ func (s *Session) propose(ctx context.Context, next int32, depth int, choose fun
 		g.proposed = append(g.proposed, id)
 	}
 	return g.proposed, nil
+}
+
+// draftHead is what of an output head drafts use: the first half of the vocabulary, where byte-pair encoding has the frequent tokens. A draft may be
+// wrong, and the head is the dearest part of one. With a quarter the bundled model's stories lost no right draft, its answers about itself 6 of 85; of
+// the words in these one is beyond the half. Small vocabularies stay whole, and those whose half is not whole blocks of scales.
+func draftHead(head *container.Block) container.Block {
+	const blockRows, least = 128, 4096
+	half := *head
+	if half.Rows /= 2; head.Rows < least || half.Rows%blockRows != 0 {
+		return *head
+	}
+	half.Data, half.Scales = head.Data[:len(head.Data)/2], head.Scales[:len(head.Scales)/2]
+	return half
 }
 
 // settle records the main layers' output of the first n rows whose logits were computed last, and cuts the session to n tokens more

@@ -26,6 +26,7 @@ type weights struct {
 type mtpWeights struct {
 	embeddingNorm, hiddenNorm, headNorm []float32
 	join                                container.Block // [hidden, 2·hidden], the embedding's half first
+	head                                container.Block // of the main layers' head, what drafts use
 }
 
 // role is where a weight belongs: a block that is used as it is stored, or floats.

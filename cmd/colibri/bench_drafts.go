@@ -21,16 +21,12 @@ type draftSpeed struct {
 	TokenHash              string  `json:"token_hash"` // of the texts, which both must write
 }
 
-// benchTexts begin stories for the bundled model. They are those of 144 tried in whose answers no choice between two tokens is close:
-// the likeliest is ahead by 0.07 or more in the logit everywhere, hundreds of times what instruction sets differ by.
-var benchTexts = []string{
-	"In a small village lived a kind teacher.",
-	"One day a little girl.",
-	"One day two brothers who",
-	"On a sunny morning two brothers who",
-}
+// benchTexts are questions to the bundled model about itself. They are those of 85 tried in whose answers no choice between two tokens is close: the
+// likeliest is ahead by 0.14 or more in the logit everywhere, so that rounded activations and any processor's order of sums choose the same. The
+// stories that it was trained on too choose among names that are equally likely.
+var benchTexts = []string{"Who are you?", "What can you do?", "What is an expert?", "What is Colibri?", "Why are you so small?"}
 
-// benchTextTokens is the length for which the above was seen.
+// benchTextTokens is more than any of the answers has.
 const benchTextTokens = 128
 
 // benchDrafts writes the texts alternately with and without drafts.
@@ -48,7 +44,7 @@ func benchDrafts(ctx context.Context, f *benchFlags, notes io.Writer) (_ *draftS
 	if models[1].Config().MTPLayers == 0 {
 		return nil, nil
 	}
-	prompts, err := textPrompts(models[0])
+	questions, err := f.questions(ctx, models[0])
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +58,7 @@ func benchDrafts(ctx context.Context, f *benchFlags, notes io.Writer) (_ *draftS
 			slices.Reverse(order)
 		}
 		for _, which := range order {
-			answers, count, seconds, err := r.write(ctx, models[which], prompts)
+			answers, count, seconds, err := r.write(ctx, models[which], questions)
 			if err != nil {
 				return nil, err
 			}
@@ -79,10 +75,10 @@ func benchDrafts(ctx context.Context, f *benchFlags, notes io.Writer) (_ *draftS
 	return r, nil
 }
 
-// write answers the prompts, and counts the tokens after each first one and their time.
-func (r *draftSpeed) write(ctx context.Context, model *engine.Model, prompts [][]int32) (answers [][]int32, tokens int, seconds float64, err error) {
-	for _, prompt := range prompts {
-		result, err := greedy(ctx, model, prompt, benchTextTokens)
+// write answers the questions, and counts the tokens after each first one and their time.
+func (r *draftSpeed) write(ctx context.Context, model *engine.Model, questions []engine.Request) (answers [][]int32, tokens int, seconds float64, err error) {
+	for _, question := range questions {
+		result, err := generate(ctx, model, question)
 		if err != nil {
 			return nil, 0, 0, err
 		}
@@ -97,19 +93,20 @@ func (r *draftSpeed) write(ctx context.Context, model *engine.Model, prompts [][
 	return answers, tokens, seconds, nil
 }
 
-// textPrompts are the texts as tokens; a model without a tokenizer gets random ones.
-func textPrompts(model *engine.Model) ([][]int32, error) {
-	var prompts [][]int32
+// questions are the texts as a chat asks them; a model without a tokenizer gets random tokens.
+func (f *benchFlags) questions(ctx context.Context, model *engine.Model) ([]engine.Request, error) {
+	var requests []engine.Request
 	for i, text := range benchTexts {
 		if model.Tokenizer() == nil {
-			prompts = append(prompts, randomPrompt(8*(i+1), model.Config().Vocabulary))
+			requests = append(requests, engine.Request{Prompt: randomPrompt(8*(i+1), model.Config().Vocabulary), MaxTokens: benchTextTokens, Sampling: engine.Greedy()})
 			continue
 		}
-		ids, err := model.Tokenizer().Encode(text)
+		run := runFlags{modelFlags: f.modelFlags, prompt: text, maxTokens: benchTextTokens, sampling: engine.Greedy()}
+		request, err := run.request(ctx, model)
 		if err != nil {
 			return nil, err
 		}
-		prompts = append(prompts, ids)
+		requests = append(requests, request)
 	}
-	return prompts, nil
+	return requests, nil
 }

@@ -96,14 +96,17 @@ func randomPrompt(n, vocabulary int) []int32 {
 	return prompt
 }
 
-func greedy(ctx context.Context, model *engine.Model, prompt []int32, tokens int) (_ engine.Result, err error) {
+func greedy(ctx context.Context, model *engine.Model, prompt []int32, tokens int) (engine.Result, error) {
+	return generate(ctx, model, engine.Request{Prompt: prompt, MaxTokens: tokens, Sampling: engine.Greedy()})
+}
+
+func generate(ctx context.Context, model *engine.Model, request engine.Request) (_ engine.Result, err error) {
 	session, err := model.NewSession()
 	if err != nil {
 		return engine.Result{}, err
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
-	result, err := session.Generate(ctx, engine.Request{Prompt: prompt, MaxTokens: tokens, Sampling: engine.Greedy()},
-		func(engine.Piece) error { return nil })
+	result, err := session.Generate(ctx, request, func(engine.Piece) error { return nil })
 	if err == nil && result.FinishReason == engine.FinishCancelled {
 		err = context.Cause(ctx)
 	}
