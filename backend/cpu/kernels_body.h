@@ -24,6 +24,12 @@ static const uint8_t *padded(uint8_t *rest, const uint8_t *raw, size_t bytes, si
     return rest;
 }
 
+// Rows that are multiplied together lie one behind the other. What is fetched meanwhile are the next such rows, line by line in the order of
+// memory and not row by row: so read, the hardware's own guessing goes along (int4-g64 of 768x2048 beyond the caches: 12.8 to 17.9 GB/s of 21.9).
+INLINE void fetch_lines(const uint8_t *from, const int bytes) {
+    UNROLL for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+}
+
 #include "kernels_formats.h"
 #include "kernels_octets.h"
 #include "kernels_short.h"

@@ -82,6 +82,8 @@ INLINE void byte_span_at(const int format, const octet *o, int span, uint8_t res
     for (int r = 0; r < octet_rows; r++) at[r] = padded(rest[r], at[r], o->stride - from, bytes);
 }
 
+INLINE int byte_offset_bits(int format) { return format == format_int2_row ? 1 : format == format_int3_g64 ? 2 : 3; }
+
 // ---- few rows ----
 
 INLINE s16 byte_pair(s16 a, s16 b) { return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
@@ -113,41 +115,55 @@ INLINE void byte_direct_span(const int format, const int M, const uint8_t *const
     }
 }
 
+// One octet of rows: full ones lie a stride apart, and those of a last octet wherever o says.
+INLINE void byte_direct_octet(const int format, const int scaled, const int M, const int full, const octet *o, int groups, int own, const float *const *x,
+                              float *const *y, int at_y) {
+    const int spans = (own + byte_span(format) - 1) / byte_span(format), bytes = byte_span_bytes(format);
+    const size_t stride = o->stride;
+    const uint8_t *line = o->raw[0], *next = line + octet_rows * stride;
+    const int8_t *numbers[3];
+    const float *steps[3];
+    const int32_t *offsets[3];
+    __m256 sum[3], scale[octet_scale_chunk];
+    UNROLL for (int m = 0; m < M; m++) {
+        numbers[m] = byte_numbers(x[m]);
+        steps[m] = byte_scales(x[m], groups);
+        offsets[m] = byte_sums(x[m], groups);
+        sum[m] = _mm256_setzero_ps();
+    }
+    const int whole_spans = (int)(stride / (size_t)bytes);
+    for (int span = 0; span < spans; span++) {
+        const uint8_t *at[octet_rows];
+        uint8_t rest[octet_rows][48];
+        if (full && __builtin_expect(span < whole_spans, 1)) {
+            UNROLL for (int r = 0; r < octet_rows; r++) at[r] = line + (size_t)r * stride;
+        } else {
+            byte_span_at(format, o, span, rest, at);
+        }
+        fetch_lines(next + (size_t)span * octet_rows * (size_t)bytes, octet_rows * byte_span_bytes(format));
+        s16 all[2][3];
+        byte_direct_span(format, M, at, numbers, all);
+        UNROLL for (int s = 0; s < byte_span(format); s++) {
+            const int g = span * byte_span(format) + s;
+            if (scaled && g % octet_scale_chunk == 0) octet_scales(o, g, scale);
+            UNROLL for (int m = 0; m < M; m++) {
+                const __m256 step = _mm256_set1_ps(steps[m][g]);
+                const __m256 both = scaled ? _mm256_mul_ps(scale[g % octet_scale_chunk], step) : step;
+                sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(all[s][m], _mm256_slli_epi32(_mm256_set1_epi32(offsets[m][g]), byte_offset_bits(format)))), both, sum[m]);
+            }
+        }
+        UNROLL for (int m = 0; m < M; m++) numbers[m] += byte_span(format) * byte_group;
+        line += bytes;
+    }
+    UNROLL for (int m = 0; m < M; m++) octet_store(o, sum[m], y[m] + at_y);
+}
+
 INLINE void byte_direct(const int format, const int scaled, const int M, const cpu_weight *w, int row0, int row1, const float *const *x, float *const *y) {
-    const int groups = byte_groups(w->columns), own = (w->columns + byte_group - 1) / byte_group, spans = (own + byte_span(format) - 1) / byte_span(format);
-    // The same place of the next eight rows: fetched nearer, short rows are not there in time (4.5 to 8.9 GB/s a core, int4-g64 of 768x2048).
-    const size_t ahead = octet_rows * cpu_row_bytes(w);
+    const int groups = byte_groups(w->columns), own = (w->columns + byte_group - 1) / byte_group;
     for (int row = row0; row < row1; row += octet_rows) {
         const octet o = octet_at(w, row, row1, byte_scale_step(w));
-        uint8_t rest[octet_rows][48];
-        const int8_t *numbers[3];
-        __m256 sum[3], scale[octet_scale_chunk];
-        UNROLL for (int m = 0; m < M; m++) {
-            numbers[m] = byte_numbers(x[m]);
-            sum[m] = _mm256_setzero_ps();
-        }
-        for (int span = 0; span < spans; span++) {
-            const uint8_t *at[octet_rows];
-            byte_span_at(format, &o, span, rest, at);
-            // Every line once: a span of 32 bytes is half of one.
-            if (format == format_int3_g64 || span % 2 == 0) {
-                UNROLL for (int r = 0; r < octet_rows; r++) __builtin_prefetch(at[r] + ahead);
-            }
-            s16 whole[2][3];
-            byte_direct_span(format, M, at, numbers, whole);
-            UNROLL for (int s = 0; s < byte_span(format); s++) {
-                const int g = span * byte_span(format) + s;
-                if (scaled && g % octet_scale_chunk == 0) octet_scales(&o, g, scale);
-                UNROLL for (int m = 0; m < M; m++) {
-                    const __m256 step = _mm256_set1_ps(byte_scales(x[m], groups)[g]);
-                    const __m256 both = scaled ? _mm256_mul_ps(scale[g % octet_scale_chunk], step) : step;
-                    const s16 all = _mm256_sub_epi32(whole[s][m], _mm256_set1_epi32(byte_offset(format) * byte_sums(x[m], groups)[g]));
-                    sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), both, sum[m]);
-                }
-            }
-            UNROLL for (int m = 0; m < M; m++) numbers[m] += byte_span(format) * byte_group;
-        }
-        UNROLL for (int m = 0; m < M; m++) octet_store(&o, sum[m], y[m] + (row - row0));
+        if (o.count == octet_rows) byte_direct_octet(format, scaled, M, 1, &o, groups, own, x, y, row - row0);
+        else byte_direct_octet(format, scaled, M, 0, &o, groups, own, x, y, row - row0);
     }
 }
 

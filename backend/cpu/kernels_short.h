@@ -74,7 +74,6 @@ INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows],
 
 INLINE void short_direct(const int M, const cpu_weight *w, int row0, int row1, const float *const *x, float *const *y) {
     const int groups = short_groups(w->columns);
-    const size_t ahead = octet_rows * cpu_row_bytes(w); // the same place of the next eight rows, as in kernels_bytes_x86.h
     for (int row = row0; row < row1; row += octet_rows) {
         const octet o = octet_at(w, row, row1, 0);
         uint8_t rest[octet_rows][short_group];
@@ -87,7 +86,7 @@ INLINE void short_direct(const int M, const cpu_weight *w, int row0, int row1, c
         for (int g = 0; g < groups; g++) {
             const uint8_t *at[octet_rows];
             short_group_at(&o, g, rest, at);
-            UNROLL for (int r = 0; r < octet_rows; r++) __builtin_prefetch(at[r] + ahead);
+            fetch_lines(o.raw[0] + octet_rows * (o.stride + (size_t)g * short_group), octet_rows * short_group);
             s16 whole[3];
             short_direct_group(M, at, numbers, whole);
             UNROLL for (int m = 0; m < M; m++) {
