@@ -33,12 +33,32 @@ INLINE void store_fields(const int format, const uint8_t *p, int c, int count, i
     memcpy(out, &x, 8);
 }
 
+typedef uint8_t sixteen_bytes __attribute__((vector_size(16)));
+
+// 32 weights of 4 bits as bytes.
+INLINE void store_nibbles(const uint8_t *p, int8_t out[32]) {
+    sixteen_bytes v;
+    memcpy(&v, p, sizeof v);
+    const sixteen_bytes low = (v & 15) - 8, high = (v >> 4) - 8;
+    v = __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    memcpy(out, &v, sizeof v);
+    v = __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    memcpy(out + 16, &v, sizeof v);
+}
+
 // A row of weights of few bits as numbers.
 INLINE void unpack_fields(const int format, const cpu_weight *w, const uint8_t *p, const float *scales, float *out) {
     const int n = w->columns;
     for (int g = scale_group(w), i = 0, c = 0; c < n; i++) {
         const float scale = scales[i];
         const int end = n - c < g ? n : c + g;
+        if (format == format_int4_group) {
+            for (; c % 2 == 0 && c + 32 <= end; c += 32) {
+                int8_t bytes[32];
+                store_nibbles(p + c / 2, bytes);
+                for (int k = 0; k < 32; k += LANES) v_store(out + c + k, v_mul(v_from_i8(bytes + k), v_set(scale)));
+            }
+        }
         for (; c % 8 == 0 && c + LANES <= end; c += LANES) {
             int8_t fields[LANES];
             for (int k = 0; k < LANES; k += 8) store_fields(format, p, c + k, 8, fields + k);
