@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -105,10 +106,14 @@ func (f *faultyFiles) set(change func(*faultyFiles)) {
 
 // tryFetch is fetchAll for requests that may fail; what arrives is checked.
 func tryFetch(ctx context.Context, s *Store, c *testContainer, layer int, ids ...int32) (got int, err error) {
-	l, err := s.Acquire(ctx, layer, ids)
-	if err != nil {
+	return tryFetchInto(ctx, s, new(Leases), c, layer, ids...)
+}
+
+func tryFetchInto(ctx context.Context, s *Store, l *Leases, c *testContainer, layer int, ids ...int32) (got int, err error) {
+	if err := s.AcquireInto(ctx, l, layer, ids); err != nil {
 		return 0, err
 	}
+	wanted := slices.Clone(ids)
 	defer l.Release()
 	more := l.Ready()
 	for {
@@ -116,6 +121,10 @@ func tryFetch(ctx context.Context, s *Store, c *testContainer, layer int, ids ..
 			if err := c.verify(layer, lease); err != nil {
 				return got, fmt.Errorf("WRONG BYTES: %w", err)
 			}
+			if !slices.Contains(wanted, lease.Expert) {
+				return got, fmt.Errorf("expert %d came twice, or for an earlier request", lease.Expert)
+			}
+			wanted = slices.DeleteFunc(wanted, func(e int32) bool { return e == lease.Expert })
 			got++
 		}
 		var next error
@@ -307,8 +316,9 @@ func randomOperations(t *testing.T, capacity int64, operations int) {
 		t.Logf("worker %d: seed %d, %d", worker, capacity, worker)
 		group.Go(func() {
 			random := rand.New(seed)
+			var leases Leases // one request after the other, whatever became of the one before
 			for range operations / workers {
-				randomOperation(t, s, c, random, limit, staging)
+				randomOperation(t, s, &leases, c, random, limit, staging)
 			}
 		})
 	}
@@ -327,7 +337,7 @@ func randomOperations(t *testing.T, capacity int64, operations int) {
 	g.check(t, false)
 }
 
-func randomOperation(t *testing.T, s *Store, c *testContainer, random *rand.Rand, limit, staging int64) {
+func randomOperation(t *testing.T, s *Store, l *Leases, c *testContainer, random *rand.Rand, limit, staging int64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	layer := 1 + random.IntN(2)
@@ -346,11 +356,11 @@ func randomOperation(t *testing.T, s *Store, c *testContainer, random *rand.Rand
 	}
 	switch op := random.IntN(10); {
 	case op < 5:
-		if _, err := tryFetch(ctx, s, c, layer, ids...); !tolerable(err) {
+		if _, err := tryFetchInto(ctx, s, l, c, layer, ids...); !tolerable(err) {
 			t.Error(err)
 		}
 	case op < 6: // leave without having waited for anything
-		l, err := s.Acquire(ctx, layer, ids)
+		err := s.AcquireInto(ctx, l, layer, ids)
 		if !tolerable(err) {
 			t.Error(err)
 		}

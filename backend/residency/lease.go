@@ -41,6 +41,8 @@ func (s *Store) Acquire(ctx context.Context, layer int, experts []int32) (*Lease
 // Experts named twice are leased once. Whoever asks for every token gives the same Leases again: where all experts are in memory nothing is
 // allocated then.
 func (s *Store) AcquireInto(ctx context.Context, l *Leases, layer int, experts []int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(l.held) > 0 {
 		return errors.New("these leases are still held: release them before they are used again")
 	}
@@ -49,8 +51,6 @@ func (s *Store) AcquireInto(ctx context.Context, l *Leases, layer int, experts [
 		return err
 	}
 	l.keys = keys
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := s.await(ctx, keys, len(keys)); err != nil {
 		return err
 	}

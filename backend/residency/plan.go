@@ -119,7 +119,8 @@ func ProgramBytes(limitBytes int64) int64 { return min(limitBytes/16, 48<<20) }
 
 // The longest pass of a prompt. 256 tokens reuse a weight in memory often enough to be bound by arithmetic. Where experts come from the
 // disk, every pass reads nearly all of them once, so that it is made as long as a sixth of the memory for experts and passes allows. A 4 GB
-// model under 600 MB read 17 to 20 GB for a prompt of 400 tokens in passes of 64, 4 GB in one; it costs 3 % more misses in decoding.
+// model under 600 MB read 17 to 20 GB for a prompt of 400 tokens in passes of 64, and so reads 6 GB, 16 tokens of answer included. What that
+// memory would have held are 3 % more misses in decoding, by the hit curve: an estimate.
 const (
 	passInMemory = 256
 	passFromDisk = 1024
