@@ -1,16 +1,23 @@
 package engine
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"colibri/backend/container"
 )
 
 // Drafts change the speed only: same tokens, greedy and sampled, whatever is accepted, also after reuse and edits.
 func TestDraftsDoNotChangeTheText(t *testing.T) {
-	dirs := map[string]string{"bundled": bundledDir(t), "random": newCheckpoint(5, oddModels()["mla groups, MTP"]).write(t)}
+	tied := oddModels()["mla groups, MTP"]
+	tied["vocab_size"], tied["tie_word_embeddings"] = 4096, true // half of it for drafts, and half of the answers' tokens beyond that
+	dirs := map[string]string{
+		"bundled": bundledDir(t), "random": newCheckpoint(5, oddModels()["mla groups, MTP"]).write(t), "random, tied": newCheckpoint(6, tied).write(t),
+	}
 	for name, dir := range dirs {
 		t.Run(name, func(t *testing.T) {
 			plain, drafting := openModel(t, dir, Options{Drafts: DraftsOff}), openModel(t, dir, Options{})
@@ -56,6 +63,59 @@ func TestDraftsDoNotChangeTheText(t *testing.T) {
 				t.Error("no draft of the bundled model was ever right")
 			}
 		})
+	}
+}
+
+// Drafts choose among the first half of the vocabulary, with the logits that the whole head gives it, whatever its format.
+func TestDraftsUseHalfOfTheHead(t *testing.T) {
+	m := openModel(t, bundledDir(t), Options{Drafts: DraftsOff})
+	random := rand.New(rand.NewPCG(7, 7))
+	for _, name := range []string{"f32", "bf16", "f16", "int8", "int4", "int2", "int4-g64", "int3-g64", "fp8"} {
+		encoding, err := container.ParseEncoding(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const rows, columns = 4096, 192
+		whole := container.Block{Encoding: encoding, Rows: rows, Columns: columns, Data: make([]byte, encoding.DataBytes(rows, columns)),
+			Scales: make([]float32, encoding.ScaleCount(rows, columns))}
+		for i := range whole.Data {
+			whole.Data[i] = byte(random.IntN(0x3f)) // a finite number in every format
+		}
+		for i := range whole.Scales {
+			whole.Scales[i] = random.Float32()
+		}
+		x, all, some := make([]float32, columns), make([]float32, rows), make([]float32, rows/2)
+		for i := range x {
+			x[i] = float32(random.NormFloat64())
+		}
+		half := draftHead(&whole)
+		if half.Rows != rows/2 || int64(len(half.Data)) != encoding.DataBytes(rows/2, columns) || int64(len(half.Scales)) != encoding.ScaleCount(rows/2, columns) {
+			t.Errorf("%s: %d rows, %d bytes, %d scales", name, half.Rows, len(half.Data), len(half.Scales))
+		}
+		if err := errors.Join(m.backend.Linear(&whole, x, all, 1), m.backend.Linear(&half, x, some, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(some, all[:rows/2]) {
+			t.Errorf("%s: other logits than the whole head gives", name)
+		}
+		for _, rows := range []int{4095, 4096 + 128} { // small, or half of it not whole blocks
+			whole.Rows = rows
+			if kept := draftHead(&whole); kept.Rows != rows || len(kept.Data) != len(whole.Data) {
+				t.Errorf("%s: %d of %d rows are kept", name, kept.Rows, rows)
+			}
+		}
+	}
+	drafting := openModel(t, bundledDir(t), Options{})
+	drafting.pace = fixedPace(1)
+	s := newSession(t, drafting)
+	got, _ := ask(t, s, greedyRequest([]int32{5, 6, 7}, 4))
+	if _, err := s.propose(t.Context(), got.IDs[len(got.IDs)-1], 2, func(logits []float32, _ int) (int32, error) {
+		if len(logits) != drafting.config.Vocabulary/2 {
+			t.Errorf("a draft chooses among %d tokens of %d", len(logits), drafting.config.Vocabulary)
+		}
+		return likeliest(logits)
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -108,7 +108,7 @@ var (
 	errNoChoice = errors.New("no token has a probability above zero")
 )
 
-// choose picks the n-th token of the answer. It does not change logits.
+// choose picks the n-th token of the answer. It does not change logits, which for a draft may end before the vocabulary does.
 func (s *sampler) choose(logits []float32, n int) (int32, error) {
 	logits = s.penalise(logits)
 	best, err := likeliest(logits)
@@ -162,7 +162,9 @@ func (s *sampler) penalise(logits []float32) []float32 {
 		if _, done := s.inPrompt[id]; !done {
 			repeat(id)
 		}
-		s.logits[id] -= presence
+		if int(id) < len(s.logits) {
+			s.logits[id] -= presence
+		}
 	}
 	return s.logits
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"colibri/backend/container"
@@ -128,8 +127,8 @@ func (s *Session) draftPrompt(ctx context.Context, prompt []int32) error {
 	return nil
 }
 
-// propose drafts depth tokens to follow next, which is to follow the session's tokens. choose picks the i-th of them. The result
-// is valid until the next call.
+// propose drafts depth tokens to follow next, which is to follow the session's tokens. choose picks the i-th of them; the logits that it is
+// given end where draftHead does. The result is valid until the next call.
 func (s *Session) propose(ctx context.Context, next int32, depth int, choose func(logits []float32, i int) (int32, error)) ([]int32, error) {
 	m, g, d := s.model, &s.draft, s.model.config.Hidden
 	row, err := s.catchUp(ctx, next)
@@ -148,10 +147,6 @@ func (s *Session) propose(ctx context.Context, next int32, depth int, choose fun
 		logits, err := m.headOf(m.weights.mtp.headNorm, &m.weights.mtp.head, []int{row})
 		if err != nil {
 			return nil, err
-		}
-		logits = m.scratch.logits[:m.config.Vocabulary]
-		for id := m.weights.mtp.head.Rows; id < len(logits); id++ {
-			logits[id] = float32(math.Inf(-1))
 		}
 		id, err := choose(logits, i)
 		if err != nil {

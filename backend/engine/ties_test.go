@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -37,8 +36,7 @@ func TestEqualIndexScoresAreChosenAsInTheWholeText(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 3))
 	ties := 0
 	for depth := range mostDrafts + 1 {
-		m.pace = &pace{least: depth, left: math.MaxInt}
-		m.pace.tried[depth] = trial{tokens: 1, time: 1}
+		m.pace = fixedPace(depth)
 		s := newSession(t, m)
 		text := randomIDs(random, 6+depth, m.config.Vocabulary)
 		for turn := range 4 {
@@ -83,8 +81,7 @@ func TestEqualIndexScoresAreChosenAsInTheWholeText(t *testing.T) {
 // A draft that is right counts only up to the first choice among equal scores: the rows after it belong to another text.
 func TestDraftsEndWhereScoresAreEqual(t *testing.T) {
 	m := loadModel(t, tiedModel(t))
-	m.pace = &pace{least: mostDrafts, left: math.MaxInt}
-	m.pace.tried[mostDrafts] = trial{tokens: 1, time: 1}
+	m.pace = fixedPace(mostDrafts)
 	random := rand.New(rand.NewPCG(9, 9))
 	for round := range 60 {
 		prompt := randomIDs(random, 5+round%4, m.config.Vocabulary)
