@@ -52,7 +52,10 @@ describe('hostile markdown', () => {
     '<div style="background:url(https://evil.example)">', '<noscript><p title="</noscript><img src=x onerror=alert(1)>">', '<svg><animate onbegin=alert(1)></svg>', '<template><script>alert(1)</script></template>',
   ]; // prettier-ignore
   it.each(HOSTILE)('is harmless: %s', (source) => {
-    const p = page(source);
+    harmless(page(source));
+    harmless(sanitise(source)); // as if the renderer had let it through
+  });
+  const harmless = (p: HTMLElement) => {
     expect(
       p.querySelector(
         'script, iframe, object, embed, img, form, input, base, meta, link, style, template, foreignObject, animate',
@@ -67,7 +70,7 @@ describe('hostile markdown', () => {
       }
     }
     expect(p.querySelector('button:not([data-action="copy-code"])')).toBeNull();
-  });
+  };
   it('takes no longer for deep nesting', () => {
     const began = performance.now();
     for (const unit of ['> ', '- ', '*a ', '[', '**', '`', '$', '(', '|a']) page(unit.repeat(3000));
@@ -176,7 +179,8 @@ describe('a growing block', () => {
   it('becomes what it would be if it were replaced', () => {
     const states = [
       '', 'plain', '<p>one</p>', '<p>one <em>two</em></p>', '<p>one <em>two</em> three</p>', '<p>one <strong>two</strong></p>', '<ul><li>one</li></ul>', '<ul><li class="x">one</li><li>two</li></ul>',
-      '<ul><li>one</li></ul>', '<figure class="code"><pre><code><span class="a">func</span> f(</code></pre></figure>', '<figure class="code"><pre><code><span class="a">func</span> <span class="b">f</span>() {</code></pre></figure>', 'a<!--c-->b', '',
+      '<p title="x">one</p>', '<p class="x" title="x">one</p>', '<p class="y">one</p>', '<svg><path d="M0"></path></svg>', '<math><mi>x</mi></math>',
+      '<figure class="code"><pre><code><span class="a">func</span> f(</code></pre></figure>', '<figure class="code"><pre><code><span class="a">func</span> <span class="b">f</span>() {</code></pre></figure>', 'a<!--c-->b', '',
     ]; // prettier-ignore
     for (const from of states) {
       for (const to of states) {
@@ -185,6 +189,26 @@ describe('a growing block', () => {
         expect(old.innerHTML).toBe(to);
       }
     }
+  });
+  it('becomes what it would be if it were set whole: links, formulas, code, tables, lists', () => {
+    const text =
+      'A *word* [a link](https://example.org)\n\n```go\nfunc f() {}\n```\n\n$$\n\\frac{1}{2}\n$$\n\n$x_1^2$\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n- one\n\n- two\n  - three';
+    const old = document.createElement('div');
+    for (let n = 3; n < text.length + 3; n += 3) {
+      const fresh = page(text.slice(0, n));
+      const want = fresh.innerHTML;
+      become(old, fresh);
+      expect(old.innerHTML).toBe(want);
+    }
+  });
+  it('keeps what is selected in text that grows', () => {
+    const old = node('<p>one tw</p>');
+    document.body.replaceChildren(old);
+    const text = old.firstChild?.firstChild;
+    if (!text) throw new Error('no text');
+    getSelection()?.setBaseAndExtent(text, 0, text, 3);
+    become(old, node('<p>one two <b>three</b></p>'));
+    expect(getSelection()?.toString()).toBe('one');
   });
   it('keeps what did not change, and the text that grew', () => {
     const old = node('<p><b>one</b> tw</p><p>three</p>');

@@ -57,5 +57,5 @@ export function speedRange(low: number, high: number): string {
 
 /** One digit of what is below ten, two of the rest. */
 function roughly(n: number): string {
-  return count(Number(n.toPrecision(n < 9.5 ? 1 : 2)));
+  return count(Number(n.toPrecision(n < 10 ? 1 : 2)));
 }

@@ -171,7 +171,8 @@ class ChatStore {
   }
 
   private async ask(id: string, text: string, parent?: string): Promise<boolean> {
-    const under = parent ?? this.last?.id ?? '';
+    const last = this.id === id ? this.last?.id : undefined; // of another that was opened since, nothing is asked about
+    const under = parent ?? last ?? '';
     const generated = await app.attempt(
       bridge.generate({ conversation: id, mode: 'send', parent: under, text, sampling: null }),
     );
@@ -193,13 +194,12 @@ class ChatStore {
 
   /** Another answer to the question of an answer; sampling repeats an earlier one's settings. */
   async regenerate(answer: Message, sampling: Sampling | null = null): Promise<void> {
+    const { conversation } = answer;
     const generated = await this.whileAsking(
-      this.id,
-      app.attempt(
-        bridge.generate({ conversation: this.id, mode: 'regenerate', parent: answer.parent, text: '', sampling }),
-      ),
+      conversation,
+      app.attempt(bridge.generate({ conversation, mode: 'regenerate', parent: answer.parent, text: '', sampling })),
     );
-    if (!generated) return;
+    if (!generated || this.id !== conversation) return;
     this.addLocal({
       id: generated.answer,
       parent: answer.parent,
@@ -211,11 +211,10 @@ class ChatStore {
   }
 
   async continueAnswer(answer: Message): Promise<void> {
+    const { conversation } = answer;
     const generated = await this.whileAsking(
-      this.id,
-      app.attempt(
-        bridge.generate({ conversation: this.id, mode: 'continue', parent: answer.id, text: '', sampling: null }),
-      ),
+      conversation,
+      app.attempt(bridge.generate({ conversation, mode: 'continue', parent: answer.id, text: '', sampling: null })),
     );
     if (generated) answer.state = 'streaming';
   }

@@ -12,7 +12,7 @@ export function become(old: Element, fresh: Element): void {
     const next: ChildNode | null = at.nextSibling;
     if (!at.isEqualNode(node)) {
       if (isText(at) && isText(node)) lengthen(at, node.data);
-      else if (isElement(at) && isElement(node) && at.cloneNode().isEqualNode(node.cloneNode())) become(at, node);
+      else if (isElement(at) && isElement(node) && sameTag(at, node)) become(at, node);
       else at.replaceWith(node);
     }
     at = next;
@@ -22,6 +22,16 @@ export function become(old: Element, fresh: Element): void {
     at.remove();
     at = next;
   }
+}
+
+/** An element with another attribute is replaced, so that none of the old ones stays. */
+function sameTag(a: Element, b: Element): boolean {
+  return (
+    a.namespaceURI === b.namespaceURI &&
+    a.localName === b.localName &&
+    a.attributes.length === b.attributes.length &&
+    [...a.attributes].every(({ name, value }) => b.getAttribute(name) === value)
+  );
 }
 
 /** Text that only grew keeps what is selected in it. */
