@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"colibri/backend/chat"
 	"colibri/backend/container"
@@ -76,12 +77,18 @@ func (e realEngine) Load(ctx context.Context, dir, backend string, memoryBytes i
 	if tok == nil {
 		return nil, errors.Join(fmt.Errorf("%s has no tokenizer.json, so it cannot be talked to; copy it from the original model", dir), m.Close())
 	}
-	if words := m.Config().Vocabulary; tok.Size() > words {
-		return nil, errors.Join(fmt.Errorf("the tokenizer.json in %s has %d tokens and the model %d, so it belongs to another model; copy it from the original model", dir, tok.Size(), words), m.Close())
-	}
 	template, err := chat.LoadTemplate(dir, tok, m.Config().EOS)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
+	}
+	// Another model's tokenizer shows here where it has more tokens than the model: in every question. Tokens beyond the model's that no text
+	// becomes do no harm; some published tokenizers list such.
+	greeting, err := template.Prompt([]chat.Message{{Role: chat.User, Text: "Hello"}}, chat.Options{})
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if words := m.Config().Vocabulary; slices.ContainsFunc(greeting.IDs, func(id int32) bool { return int(id) >= words }) {
+		return nil, errors.Join(fmt.Errorf("the tokenizer.json in %s has %d tokens and the model %d, so it belongs to another model; copy it from the original model", dir, tok.Size(), words), m.Close())
 	}
 	session, err := m.NewSession()
 	if err != nil {

@@ -37,23 +37,64 @@ func TestThinkingWrittenAsTextIsToldFromTheAnswer(t *testing.T) {
 	}
 }
 
+// The bundled model with its tokenizer's JSON changed, and with a chat template unless it is "".
+func bundledWith(t *testing.T, template string, oldNew ...string) string {
+	t.Helper()
+	from, err := bundled.Path(t.Context())
+	must(t, err)
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS(from)))
+	if template != "" {
+		must(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o644))
+	}
+	tokens := filepath.Join(dir, "tokenizer.json")
+	raw, err := os.ReadFile(tokens)
+	must(t, err)
+	for i := 0; i < len(oldNew); i += 2 {
+		if !strings.Contains(string(raw), oldNew[i]) {
+			t.Fatalf("the bundled tokenizer.json has no %q", oldNew[i])
+		}
+	}
+	must(t, os.WriteFile(tokens, []byte(strings.NewReplacer(oldNew...).Replace(string(raw))), 0o644))
+	return dir
+}
+
+func TestAnotherModelsTokenizerIsRefusedAndTokensThatNothingUsesAreNot(t *testing.T) {
+	load := func(oldNew ...string) (Model, error) {
+		return RealEngine(t.TempDir()).Load(t.Context(), bundledWith(t, "", oldNew...), "cpu", 0, func(string, float64) {})
+	}
+	const first = `"added_tokens": [`
+	m, err := load(first, first+`{"id": 8192, "content": "<pad>", "special": true}, `)
+	must(t, err)
+	sampling := balanced()
+	sampling.MaxTokens = 1
+	_, err = m.Answer(t.Context(), Request{
+		Conversation: "c", Messages: []chat.Message{{Role: chat.User, Text: "What is <pad>?"}}, Sampling: sampling,
+	}, func(Token) error { return nil })
+	must(t, errors.Join(err, m.Close()))
+	m, err = load(
+		"\"id\": 7,\n      \"content\": \"<|user|>\"", `"id": 9000, "content": "<|user|>"`,
+		`"<|user|>": 7,`, `"<|another|>": 7,`,
+	)
+	if err == nil {
+		must(t, m.Close())
+		t.Fatal("a tokenizer whose every question the model cannot read was loaded")
+	}
+	for _, want := range []string{"9001 tokens and the model 8192", "belongs to another model; copy it from the original model"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: says nothing of %q", err, want)
+		}
+	}
+}
+
 // The bundled model, its tokens for thinking renamed, with a template that opens thinking in text, and one that closes it: what it writes is
 // thinking, and is not.
 func TestATemplateThatOpensThinkingInTextIsObeyed(t *testing.T) {
-	from, err := bundled.Path(t.Context())
-	must(t, err)
 	for opened, source := range map[bool]string{
 		true:  "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>\n",
 		false: "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think></think>\n",
 	} {
-		dir := t.TempDir()
-		must(t, os.CopyFS(dir, os.DirFS(from)))
-		must(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(source), 0o644))
-		tokens := filepath.Join(dir, "tokenizer.json")
-		raw, err := os.ReadFile(tokens)
-		must(t, err)
-		without := strings.NewReplacer(`"<think>"`, `"<musing>"`, `"</think>"`, `"</musing>"`).Replace(string(raw))
-		must(t, os.WriteFile(tokens, []byte(without), 0o644))
+		dir := bundledWith(t, source, `"<think>"`, `"<musing>"`, `"</think>"`, `"</musing>"`)
 		m, err := RealEngine(t.TempDir()).Load(t.Context(), dir, "cpu", 0, func(string, float64) {})
 		must(t, err)
 		sampling := balanced()

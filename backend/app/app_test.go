@@ -291,6 +291,18 @@ func TestFiguresOfAnAnswerAreToldAtThePaceOfReading(t *testing.T) {
 	}
 }
 
+func TestTheLastFiguresOfAnAnswerAreTold(t *testing.T) {
+	f := newFixture(t)
+	model := f.ready()
+	f.send(f.newChat(), "", "Count")
+	<-model.requests
+	for range 3 {
+		model.tokens <- Token{Text: "one "}
+	}
+	model.end <- answerEnd{answered: Answered{FinishReason: "stop"}}
+	f.wait("generation", func(e Event) bool { return contains(e, `"phase":"done"`) && contains(e, `"tokens":3`) })
+}
+
 func TestAPauseHoldsTheAnswerBetweenTwoTokens(t *testing.T) {
 	f := newFixture(t)
 	model := f.ready()
