@@ -26,6 +26,8 @@ static const uint8_t *padded(uint8_t *rest, const uint8_t *raw, size_t bytes, si
 
 // Rows that are multiplied together lie one behind the other. What is fetched meanwhile are the next such rows, line by line in the order of
 // memory and not row by row: so read, the hardware's own guessing goes along (int4-g64 of 768x2048 beyond the caches: 12.8 to 17.9 GB/s of 21.9).
+// Octets do so however long their rows are (24 KiB a step, int4-g64 of 2048x6144: 12.7 to 15.3 GB/s), others as fetch_block says. Behind a weight's
+// last rows there may be nothing at these addresses: a fetch from nowhere does nothing.
 INLINE void fetch_lines(const uint8_t *from, const int bytes) {
     UNROLL for (int line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
 }

@@ -82,8 +82,6 @@ INLINE void byte_span_at(const int format, const octet *o, int span, uint8_t res
     for (int r = 0; r < octet_rows; r++) at[r] = padded(rest[r], at[r], o->stride - from, bytes);
 }
 
-INLINE int byte_offset_bits(int format) { return format == format_int2_row ? 1 : format == format_int3_g64 ? 2 : 3; }
-
 // ---- few rows ----
 
 INLINE s16 byte_pair(s16 a, s16 b) { return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
@@ -140,7 +138,7 @@ INLINE void byte_direct_octet(const int format, const int scaled, const int M, c
         } else {
             byte_span_at(format, o, span, rest, at);
         }
-        fetch_lines(next + (size_t)span * octet_rows * (size_t)bytes, octet_rows * byte_span_bytes(format));
+        fetch_lines(next + (size_t)span * octet_rows * (size_t)bytes, octet_rows * bytes);
         s16 all[2][3];
         byte_direct_span(format, M, at, numbers, all);
         UNROLL for (int s = 0; s < byte_span(format); s++) {
@@ -149,7 +147,8 @@ INLINE void byte_direct_octet(const int format, const int scaled, const int M, c
             UNROLL for (int m = 0; m < M; m++) {
                 const __m256 step = _mm256_set1_ps(steps[m][g]);
                 const __m256 both = scaled ? _mm256_mul_ps(scale[g % octet_scale_chunk], step) : step;
-                sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(all[s][m], _mm256_slli_epi32(_mm256_set1_epi32(offsets[m][g]), byte_offset_bits(format)))), both, sum[m]);
+                const s16 offset = _mm256_slli_epi32(_mm256_set1_epi32(offsets[m][g]), byte_offset_bits(format));
+                sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(all[s][m], offset)), both, sum[m]);
             }
         }
         UNROLL for (int m = 0; m < M; m++) numbers[m] += byte_span(format) * byte_group;
