@@ -19,7 +19,7 @@ import (
 var schemas embed.FS
 
 // version is the newest schema, kept in the file as user_version. schema/N.sql leads from version N−1 to N.
-const version = 1
+const version = 2
 
 // applicationID marks the file as ours ("CLBR").
 const applicationID = 0x434C4252
@@ -109,9 +109,7 @@ func open(path string) (*Store, error) {
 		return nil, errors.Join(s.explain(err), s.write.Close())
 	}
 	go s.writer()
-	if s.purged {
-		s.forgetting.Go(s.forget)
-	}
+	s.forgetting.Go(s.forget)
 	return s, nil
 }
 
@@ -170,17 +168,25 @@ func (s *Store) prepare(check bool) error {
 	if err := interrupt(tx); err != nil {
 		return err
 	}
+	if err := tx.QueryRow(`SELECT coalesce(max(key), 0) FROM messages`).Scan(&s.lastAtOpen); err != nil {
+		return err
+	}
 	return tx.Commit()
 }
 
-// purge removes deleted conversations, and messages whose conversation never came.
+// purge removes deleted conversations.
 func purge(tx *sql.Tx) (removed bool, err error) {
-	for _, statement := range []string{
+	return removeBy(tx,
+		`DELETE FROM message_words WHERE rowid IN (SELECT key FROM messages WHERE conversation IN (SELECT id FROM conversations WHERE deleted <> 0))`,
+		`DELETE FROM messages WHERE conversation IN (SELECT id FROM conversations WHERE deleted <> 0)`,
 		`DELETE FROM title_words WHERE rowid IN (SELECT key FROM conversations WHERE deleted <> 0)`,
 		`DELETE FROM conversations WHERE deleted <> 0`,
-		`DELETE FROM message_words WHERE rowid IN (SELECT key FROM messages WHERE conversation NOT IN (SELECT id FROM conversations))`,
-		`DELETE FROM messages WHERE conversation NOT IN (SELECT id FROM conversations)`,
-	} {
+	)
+}
+
+// removeBy runs statements, and says whether any of them changed a row.
+func removeBy(tx *sql.Tx, statements ...string) (removed bool, err error) {
+	for _, statement := range statements {
 		result, err := tx.Exec(statement)
 		if err != nil {
 			return removed, err
@@ -197,9 +203,19 @@ func purge(tx *sql.Tx) (removed bool, err error) {
 // mergePages is how much of an index one step of forget rewrites: some milliseconds of work.
 const mergePages = 200
 
-// forget removes the words of purged messages from the index. Deleting only marks them; they go when the index is rewritten,
-// which is done in steps between which others can write.
+// forget removes what nobody waits for: messages whose conversation never came, which takes a look at every message there was when the file was
+// opened, and the words of all that was purged. Deleting only marks those; they go when the index is rewritten, which is done in
+// steps between which others can write.
 func (s *Store) forget() {
+	err := s.do(func(tx *sql.Tx) error {
+		orphans := fmt.Sprintf(`FROM messages WHERE key <= %d AND conversation NOT IN (SELECT id FROM conversations)`, s.lastAtOpen)
+		removed, err := removeBy(tx, `DELETE FROM message_words WHERE rowid IN (SELECT key `+orphans+`)`, `DELETE `+orphans)
+		s.purged = s.purged || removed
+		return err
+	})
+	if err != nil || !s.purged {
+		return // closed, or the disk fails, which others will report
+	}
 	for _, table := range []string{"title_words", "message_words"} {
 		// A negative number of pages begins to merge everything, positive ones go on; less than two changed rows mean that it is done.
 		for pages, done := -mergePages, false; !done; pages = mergePages {
@@ -222,9 +238,13 @@ func (s *Store) forget() {
 	}
 }
 
+// streamingMessages names the state as a constant, so that the index of those few is used: states lie behind the texts, and a look at each
+// would read the whole file.
+const streamingMessages = `SELECT key, text FROM messages WHERE state = '` + Streaming + `'`
+
 // interrupt ends the answers that were being written.
 func interrupt(tx *sql.Tx) error {
-	rows, err := tx.Query(`SELECT key, text FROM messages WHERE state = ?`, Streaming)
+	rows, err := tx.Query(streamingMessages)
 	if err != nil {
 		return err
 	}

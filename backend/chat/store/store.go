@@ -66,7 +66,8 @@ type Store struct {
 	failed  sync.Mutex // guards lastErr
 	lastErr error      // why appended text is still not on the disk
 
-	purged     bool // opening removed something
+	lastAtOpen int64 // key of the newest message when the file was opened
+	purged     bool  // opening removed something; forget's alone once that runs
 	forgetting sync.WaitGroup
 
 	closing sync.RWMutex // held for reading while a job is handed over
