@@ -98,7 +98,8 @@ const smallModelTokens, smallModelPrompt = 96, 512
 // LayerCost is what a layer takes beyond its products: for each pass, and for each token of a prompt.
 type LayerCost struct{ Seconds, RowSeconds float64 }
 
-// MeasureLayer measures it, with products at the machine's rates: 0 where it is too little to measure.
+// MeasureLayer measures it, with products at the machine's rates: 0 where it is too little to measure. Prompts are left out where the machine's
+// rate for their products is not known.
 func MeasureLayer(ctx context.Context, machine residency.Machine) (cost LayerCost, err error) {
 	work, err := os.MkdirTemp("", "colibri-rates-")
 	if err != nil {
@@ -122,30 +123,35 @@ func MeasureLayer(ctx context.Context, machine residency.Machine) (cost LayerCos
 	for i := range prompt {
 		prompt[i] = int32(i * 37 % d.Vocabulary)
 	}
-	decode, prefill := 0.0, 0.0 // tokens a second
-	for range 3 {               // the first round reads the experts
-		for _, ids := range [][]int32{prompt[:1], prompt} {
+	load, layers := residency.LoadOf(d, smallModelPrompt), float64(d.Layers)
+	// The first of three rounds reads the experts.
+	fastest := func(prompt []int32, tokens int, speed func(*Stats) float64) (best float64, err error) {
+		for range 3 {
 			s, err := m.NewSession()
 			if err != nil {
-				return cost, err
+				return 0, err
 			}
-			result, err := s.Generate(ctx, Request{Prompt: ids, MaxTokens: smallModelTokens, Sampling: Greedy()}, func(Piece) error { return nil })
+			result, err := s.Generate(ctx, Request{Prompt: prompt, MaxTokens: tokens, Sampling: Greedy()}, func(Piece) error { return nil })
 			if err = errors.Join(err, s.Close(), ctx.Err()); err != nil {
-				return cost, err
+				return 0, err
 			}
-			if len(ids) == 1 {
-				decode = max(decode, result.Stats.TokensPerSecond)
-			} else {
-				prefill = max(prefill, result.Stats.PrefillTokensPerSecond)
-			}
+			best = max(best, speed(&result.Stats))
 		}
+		if best <= 0 {
+			return 0, errors.New("the small model gave no tokens")
+		}
+		return best, nil
 	}
-	if decode <= 0 || prefill <= 0 {
-		return cost, errors.New("the small model gave no tokens")
+	decode, err := fastest(prompt[:1], smallModelTokens, func(s *Stats) float64 { return s.TokensPerSecond })
+	if err != nil {
+		return cost, err
 	}
-	load, layers := residency.LoadOf(d, smallModelPrompt), float64(d.Layers)
 	cost.Seconds = max(0, 1/decode-machine.MultiplySeconds(load)) / layers
 	if machine.OpsPerSecond > 0 {
+		prefill, err := fastest(prompt, 1, func(s *Stats) float64 { return s.PrefillTokensPerSecond })
+		if err != nil {
+			return cost, err
+		}
 		cost.RowSeconds = max(0, 1/prefill-machine.PromptOpsSeconds(load)) / layers
 	}
 	return cost, nil

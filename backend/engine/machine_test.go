@@ -2,6 +2,8 @@ package engine
 
 import (
 	"testing"
+
+	"colibri/backend/residency"
 )
 
 func TestRatesAreMeasuredOnceForEachEncoding(t *testing.T) {
@@ -32,5 +34,18 @@ func TestRatesAreMeasuredOnceForEachEncoding(t *testing.T) {
 	}
 	if _, err := MeasureRates(t.Context(), r, map[string]int64{"int99": 1}); err == nil {
 		t.Error("an unknown encoding was measured")
+	}
+}
+
+// What a prompt's token costs beside its products is known only where the rate of those is. With products of no time it is all that there is.
+func TestALayerOfAPromptIsMeasuredBesideItsProducts(t *testing.T) {
+	for _, opsPerSecond := range []float64{0, 1e18} {
+		cost, err := MeasureLayer(t.Context(), residency.Machine{WeightBytesPerSecond: 1e18, OpsPerSecond: opsPerSecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cost.Seconds <= 0 || cost.RowSeconds > 0 != (opsPerSecond > 0) {
+			t.Errorf("%g operations a second: %+v", opsPerSecond, cost)
+		}
 	}
 }
