@@ -1,11 +1,6 @@
 package residency
 
-import (
-	"maps"
-	"slices"
-
-	"colibri/backend/container"
-)
+import "colibri/backend/container"
 
 // plannedPrompt is the prompt of ordinary length that a plan assumes where it is not told.
 const plannedPrompt = 512
@@ -21,11 +16,10 @@ func LoadOf(d *container.Description, contextTokens int) Load {
 		RowBytes: 36 * 4 * int64(d.Hidden), PromptTokens: plannedPrompt,
 	}
 	l.TokenBytes = d.MultipliedBytes() - d.BytesPerToken // without the experts' part; their records are padded, by less than 1 %
-	for _, name := range slices.Sorted(maps.Keys(d.Multiplied)) {
+	for name, bytes := range d.Multiplied {
 		if encoding, err := container.ParseEncoding(name); err == nil {
 			const side = 2048 // scales weigh the same in all usual shapes
-			bytes := encoding.DataBytes(side, side) + 4*encoding.ScaleCount(side, side)
-			l.Weights[name] = d.Multiplied[name] * side * side / bytes
+			l.Weights[name] = bytes * side * side / (encoding.DataBytes(side, side) + 4*encoding.ScaleCount(side, side))
 		}
 	}
 	for _, f := range d.Formats {

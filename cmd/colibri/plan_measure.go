@@ -82,7 +82,7 @@ func (m *machineFile) measureDisk(ctx context.Context, dir string) error {
 	return nil
 }
 
-// A product of a prompt: rows and columns of an expert, and as many tokens as it gets of a pass.
+// A product of a prompt: rows and columns as an expert has them, and enough tokens for the kernels of many rows. calibrate turns rates into a model's.
 const opsRows, opsColumns, opsTokens = 1024, 2048, 64
 
 func (m *machineFile) measureKernels(ctx context.Context) (err error) {
