@@ -73,7 +73,7 @@ type planOutput struct {
 func planCommand(ctx context.Context, args []string, out, notes io.Writer) error {
 	flags := flag.NewFlagSet("plan", flag.ContinueOnError)
 	machinePath := flags.String("machine", "", "`FILE` that describes the machine (JSON: memory_bytes, disk_bytes_per_second, …)")
-	measure := flags.Bool("measure", false, "measure this machine and write the --machine file first (half a minute)")
+	measure := flags.Bool("measure", false, "measure this machine and write the --machine file first (about a minute)")
 	dir := flags.String("container", "", "the model's `DIR`")
 	contextTokens := flags.Int("context", 4096, "`N` tokens of conversation to keep")
 	promptTokens := flags.Int("prompt", 512, "tokens of the prompt for the first word, `N`")
