@@ -83,6 +83,10 @@ export function startProgram({ binary, dataDir, display, args = [], env = {} }) 
   let output = '';
   child.stdout.on('data', (d) => (output += d));
   child.stderr.on('data', (d) => (output += d));
+  // A program that ends by itself leaves a page that waits for it: the reason stands nowhere else.
+  child.on('exit', (code, signal) => {
+    if (code !== 0) console.log(`the program ended (${signal ?? code}) and had said:\n${output}`);
+  });
   return { child, output: () => output, stop: (signal) => end(child, signal) };
 }
 
