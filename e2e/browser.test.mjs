@@ -67,7 +67,9 @@ for (const look of WALKS) describe(look.name, () => {
     it('stops, keeps what was written, and continues', async () => {
       await newChat();
       const answer = await ask(page, 'Tell me a very long story about a bird.');
-      await until(async () => (await answer.innerText()).length > 3, 'the first words');
+      // Words of the answer, not of what is shown until there are some: stopped before, there is nothing to copy.
+      await answer.locator('.markdown').last().waitFor();
+      await until(async () => (await answer.locator('.markdown').last().innerText()).length > 3, 'the first words');
       await page.keyboard.press('Escape');
       await answer.getByRole('button', { name: 'Copy the answer' }).waitFor();
       const stopped = await answer.locator('.markdown').last().innerText();
