@@ -42,7 +42,11 @@ export async function startScreen(size = '1400x900x24') {
   });
   failed.catch(() => {}); // ending the screen is no failure
   const [text] = await Promise.race([once(server.stdio[3], 'data'), failed]);
-  return { display: `:${String(text).trim()}`, stop: () => end(server) };
+  const display = `:${String(text).trim()}`;
+  // A program whose screen is gone ends without a word.
+  const lost = () => console.log(`the screen ${display} ended by itself and had said:\n${said}`);
+  server.on('exit', lost);
+  return { display, stop: () => (server.off('exit', lost), end(server)) };
 }
 
 export async function end(child, signal = 'SIGTERM', patienceMillis = 15_000) {
