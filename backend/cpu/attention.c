@@ -5,8 +5,8 @@
 #include <string.h>
 
 enum {
-    query_tile = 16,  // queries that go through the cache together
-    query_block = 64, // queries of one unit
+    query_tile = 18,  // queries that go through the cache together, by threes
+    query_block = 72, // queries of one unit
 };
 
 static size_t padded(const cpu_backend *b, int dim) {
@@ -69,10 +69,16 @@ static void attend(const cpu_kernels *k, const cache_view *v, int n, const float
             if (valid[i] > 0) factor[i] = k->softmax_step(scores + i * attention_tile, valid[i], &maximum[i], &sum[i]);
         }
         for (int i = 0, next; i < n; i = next) {
-            for (next = i + 1; next < n && valid[next] == valid[i]; next++) {}
-            if (valid[i] > 0) {
-                k->weigh(out + i, factor + i, next - i, scores + i * attention_tile, attention_tile, va, v->dim_value, valid[i],
-                         i == 0 && after > 0 ? later : NULL);
+            next = i + 1;
+            if (valid[i] <= 0) continue;
+            // Queries that see one or two positions more than the first go along, and then through those alone.
+            for (; next < n && valid[next] >= valid[i] && valid[next] < valid[i] + 3; next++) {}
+            k->weigh(out + i, factor + i, next - i, scores + i * attention_tile, attention_tile, va, v->dim_value, valid[i],
+                     i == 0 && after > 0 ? later : NULL);
+            for (int j = i + 1; j < next; j++) {
+                const float same = 1;
+                if (valid[j] == valid[i]) continue;
+                k->weigh(out + j, &same, 1, scores + j * attention_tile + valid[i], attention_tile, va + valid[i], v->dim_value, valid[j] - valid[i], NULL);
             }
         }
     }
@@ -90,7 +96,8 @@ typedef struct {
     const cpu_layer_call *c;
     const float *query;
     float *context;
-    const attention_unit *units;
+    const attention_unit *units; // the last, which see the most, are done first
+    int count;
 } attention_region;
 
 static int chosen(const cpu_layer_call *c, int row) {
@@ -126,7 +133,7 @@ static void attend_all(attention_region *g, const attention_unit *u, const cache
 // With the projections absorbed: the query is brought to the latent space, the context back from it.
 static void mla_unit(void *context, int unit, int thread) {
     attention_region *g = context;
-    const attention_unit *u = &g->units[unit];
+    const attention_unit *u = &g->units[g->count - 1 - unit];
     const cpu_layer_call *c = g->c;
     const cpu_kernels *k = g->b->kernels;
     const int heads = u->head1 - u->head0, rows = u->row1 - u->row0, per_head = c->nope_dim + c->value_dim, head_query = c->nope_dim + c->rope_dim;
@@ -176,7 +183,7 @@ static void mla_unit(void *context, int unit, int thread) {
 
 static void gqa_unit(void *context, int unit, int thread) {
     attention_region *g = context;
-    const attention_unit *u = &g->units[unit];
+    const attention_unit *u = &g->units[g->count - 1 - unit];
     const cpu_layer_call *c = g->c;
     const int share = c->heads / c->kv_heads, rows = u->row1 - u->row0;
     const size_t dim = (size_t)c->head_dim, width = padded(g->b, c->head_dim), stride = dim * (size_t)c->kv_heads;
@@ -242,7 +249,7 @@ int cpu_attention(cpu_backend *b, const cpu_layer_call *c, const float *query, f
         }
         if (c->mla) cost += (int64_t)(next - r + 2) * c->heads * (c->nope_dim + c->value_dim) * c->kv_rank;
     }
-    attention_region g = {b, c, query, context, units};
+    attention_region g = {b, c, query, context, units, count};
     cpu_pool_run(b->pool, c->mla ? mla_unit : gqa_unit, &g, count, cost);
     return 0;
 }

@@ -12,11 +12,11 @@ enum { most_queries = 3 };
 INLINE void dot_part(const int Q, const int T, const float *const *q, int q_offset, const float *const *k, int dim, vf acc[most_queries][8]) {
     int c = 0;
     for (; c + LANES <= dim; c += LANES) {
-        vf kv[8];
-        UNROLL for (int t = 0; t < T; t++) kv[t] = v_load(k[t] + c);
-        UNROLL for (int i = 0; i < Q; i++) {
-            vf qv = v_load(q[i] + q_offset + c);
-            UNROLL for (int t = 0; t < T; t++) acc[i][t] = v_fma(qv, kv[t], acc[i][t]);
+        vf qv[most_queries];
+        UNROLL for (int i = 0; i < Q; i++) qv[i] = v_load(q[i] + q_offset + c);
+        UNROLL for (int t = 0; t < T; t++) {
+            const vf kv = v_load(k[t] + c);
+            UNROLL for (int i = 0; i < Q; i++) acc[i][t] = v_fma(qv[i], kv, acc[i][t]);
         }
     }
     if (c < dim) {
@@ -72,15 +72,23 @@ INLINE void dot_tiles(const int Q, const int T, const float *const *q, const flo
     for (; t < positions; t++) dot_tile(Q, 1, q, ka + t, dim_a, kb + t, dim_b, out + t, stride);
 }
 
+// Positions that all queries go through before the next: with 160 floats of a key 10 KiB, which stay in a first-level cache beside the queries.
+enum { score_stretch = 16 };
+
 static void scores(const float *const *q, int n, const float *const *ka, int dim_a, const float *const *kb, int dim_b, int positions, float *out,
                    int stride, const float *const *fetch, int fetch_dim) {
-    int i = 0;
-    fetched f = {fetch, fetch_dim, 0, n < 3 ? 1 : n / 3};
+    const int step = n > most_queries ? score_stretch : positions;
+    for (int t = 0; t < positions; t += step) {
+        const int count = positions - t < step ? positions - t : step;
+        const float *const *a = ka + t, *const *b = kb + t;
+        int i = 0;
+        fetched f = {fetch ? fetch + t : NULL, fetch_dim, 0, n < 3 ? 1 : n / 3};
 #ifndef LANES_PORTABLE
-    for (; n - i > 4 || n - i == 3; i += 3, f.pass++) dot_tiles(3, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride, &f);
-    for (; n - i >= 2; i += 2, f.pass++) dot_tiles(2, 4, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride, &f);
+        for (; n - i > 4 || n - i == 3; i += 3, f.pass++) dot_tiles(3, 4, q + i, a, dim_a, b, dim_b, count, out + i * stride + t, stride, &f);
+        for (; n - i >= 2; i += 2, f.pass++) dot_tiles(2, 4, q + i, a, dim_a, b, dim_b, count, out + i * stride + t, stride, &f);
 #endif
-    for (; i < n; i++, f.pass++) dot_tiles(1, 8, q + i, ka, dim_a, kb, dim_b, positions, out + i * stride, stride, &f);
+        for (; i < n; i++, f.pass++) dot_tiles(1, 8, q + i, a, dim_a, b, dim_b, count, out + i * stride + t, stride, &f);
+    }
 }
 
 static void index_scores(const float *const *q, int n, const float *weight, float factor, const float *const *k, int dim, int positions, float *out) {
@@ -100,32 +108,37 @@ static void index_scores(const float *const *q, int n, const float *weight, floa
 }
 
 static float softmax_step(float *s, int n, float *maximum, float *sum) {
-    float m = *maximum;
-    for (int t = 0; t < n; t++) m = s[t] > m ? s[t] : m;
-    float padded[attention_tile + LANES];
-    memcpy(padded, s, (size_t)n * sizeof *s);
-    for (int t = n; t < n + LANES; t++) padded[t] = m;
-    vf acc = v_zero();
+    float m = *maximum, lanes[LANES];
     int t = 0;
-    for (; t + LANES <= n; t += LANES) {
-        vf e = v_exp(v_sub(v_load(padded + t), v_set(m)));
+    if (n >= LANES) {
+        vf most = v_load(s);
+        for (t = LANES; t + LANES <= n; t += LANES) most = v_max(v_load(s + t), most);
+        v_store(lanes, most);
+        for (int w = LANES / 2; w > 0; w /= 2) {
+            for (int j = 0; j < w; j++) lanes[j] = lanes[j + w] > lanes[j] ? lanes[j + w] : lanes[j];
+        }
+        m = lanes[0] > m ? lanes[0] : m;
+    }
+    for (; t < n; t++) m = s[t] > m ? s[t] : m;
+    vf acc = v_zero();
+    for (t = 0; t + LANES <= n; t += LANES) {
+        vf e = v_exp(v_sub(v_load(s + t), v_set(m)));
         v_store(s + t, e);
         acc = v_add(acc, e);
     }
     float total = v_sum(acc);
     if (t < n) {
-        float e[LANES];
-        v_store(e, v_exp(v_sub(v_load(padded + t), v_set(m))));
-        for (int j = 0; t < n; t++, j++) {
-            s[t] = e[j];
-            total += e[j];
+        for (int j = 0; j < LANES; j++) lanes[j] = t + j < n ? s[t + j] : m;
+        v_store(lanes, v_exp(v_sub(v_load(lanes), v_set(m))));
+        for (int j = 0; j < LANES && t < n; t++, j++) {
+            s[t] = lanes[j];
+            total += lanes[j];
         }
     }
-    float old[LANES];
-    v_store(old, v_exp(v_set(*maximum - m)));
+    v_store(lanes, v_exp(v_set(*maximum - m)));
     *maximum = m;
-    *sum = *sum * old[0] + total;
-    return old[0];
+    *sum = *sum * lanes[0] + total;
+    return lanes[0];
 }
 
 INLINE void weigh_tile(const int Q, const int C, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int c,
@@ -137,27 +150,40 @@ INLINE void weigh_tile(const int Q, const int C, float *const *out, const float 
         if (fetch) {
             UNROLL for (int line = 0; line < C * LANES; line += 16) __builtin_prefetch(fetch[t] + c + line);
         }
-        vf vv[8];
-        UNROLL for (int j = 0; j < C; j++) vv[j] = v_load(v[t] + c + j * LANES);
-        UNROLL for (int i = 0; i < Q; i++) {
-            vf pv = v_set(p[i * stride + t]);
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] = v_fma(pv, vv[j], acc[i][j]);
+        vf pv[most_queries];
+        UNROLL for (int i = 0; i < Q; i++) pv[i] = v_set(p[i * stride + t]);
+        UNROLL for (int j = 0; j < C; j++) {
+            const vf vv = v_load(v[t] + c + j * LANES);
+            UNROLL for (int i = 0; i < Q; i++) acc[i][j] = v_fma(pv[i], vv, acc[i][j]);
         }
     }
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int j = 0; j < C; j++) v_store(out[i] + c + j * LANES, acc[i][j]);
 }
 
-INLINE void weigh_rows(const int Q, float *const *out, const float *factor, const float *p, int stride, const float *const *v, int dim, int positions,
-                       const float *const *fetch) {
+// Vectors of columns c on, for all queries before the next columns: 64 positions of 32 columns are 8 KiB, which stay in a first-level cache.
+INLINE void weigh_columns(const int C, float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int c,
+                          int positions, const float *const *fetch) {
+    int i = 0;
+#ifndef LANES_PORTABLE
+    for (; n - i > 4 || n - i == 3; i += 3) weigh_tile(3, C, out + i, factor + i, p + i * stride, stride, v, c, positions, i == 0 ? fetch : NULL);
+    for (; n - i >= 2; i += 2) weigh_tile(2, C, out + i, factor + i, p + i * stride, stride, v, c, positions, i == 0 ? fetch : NULL);
+#endif
+    for (; i < n; i++) weigh_tile(1, C, out + i, factor + i, p + i * stride, stride, v, c, positions, i == 0 ? fetch : NULL);
+}
+
+static void weigh(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions,
+                  const float *const *fetch) {
     int c = 0;
 #ifndef LANES_PORTABLE
-    const int wide = Q == 1 ? 8 : 4;
-    for (; c + wide * LANES <= dim; c += wide * LANES) weigh_tile(Q, wide, out, factor, p, stride, v, c, positions, fetch);
+    if (n == 1) {
+        for (; c + 8 * LANES <= dim; c += 8 * LANES) weigh_tile(1, 8, out, factor, p, stride, v, c, positions, fetch);
+    }
+    for (; c + 4 * LANES <= dim; c += 4 * LANES) weigh_columns(4, out, factor, n, p, stride, v, c, positions, fetch);
 #endif
-    for (; c + LANES <= dim; c += LANES) weigh_tile(Q, 1, out, factor, p, stride, v, c, positions, fetch);
+    for (; c + LANES <= dim; c += LANES) weigh_columns(1, out, factor, n, p, stride, v, c, positions, fetch);
     if (c < dim) {
         size_t bytes = (size_t)(dim - c) * sizeof(float);
-        for (int i = 0; i < Q; i++) {
+        for (int i = 0; i < n; i++) {
             float a[LANES] = {0};
             memcpy(a, out[i] + c, bytes);
             vf acc = v_mul(v_load(a), v_set(factor[i]));
@@ -166,14 +192,4 @@ INLINE void weigh_rows(const int Q, float *const *out, const float *factor, cons
             memcpy(out[i] + c, a, bytes);
         }
     }
-}
-
-static void weigh(float *const *out, const float *factor, int n, const float *p, int stride, const float *const *v, int dim, int positions,
-                  const float *const *fetch) {
-    int i = 0;
-#ifndef LANES_PORTABLE
-    for (; n - i > 4 || n - i == 3; i += 3) weigh_rows(3, out + i, factor + i, p + i * stride, stride, v, dim, positions, i == 0 ? fetch : NULL);
-    for (; n - i >= 2; i += 2) weigh_rows(2, out + i, factor + i, p + i * stride, stride, v, dim, positions, i == 0 ? fetch : NULL);
-#endif
-    for (; i < n; i++) weigh_rows(1, out + i, factor + i, p + i * stride, stride, v, dim, positions, i == 0 ? fetch : NULL);
 }

@@ -201,33 +201,35 @@ INLINE void byte_tile_rows(const int format, const int scaled, const int M, byte
     for (int g = 0; g < chunk; g++) {
         s16 sum[4][byte_octets];
         const int8_t *numbers[4];
-        UNROLL for (int m = 0; m < M; m++) {
-            numbers[m] = byte_numbers(x[m0 + m]) + byte_four_at(format, g0 + g, 0);
-            UNROLL for (int o = 0; o < byte_octets; o++) sum[m][o] = _mm256_set1_epi32(-byte_offset(format) * byte_sums(x[m0 + m], groups)[g0 + g]);
-        }
-        for (int half = 0; half < 2; half++) {
+        UNROLL for (int m = 0; m < M; m++) numbers[m] = byte_numbers(x[m0 + m]) + byte_four_at(format, g0 + g, 0);
+        UNROLL for (int half = 0; half < 2; half++) {
             s16 part[4][byte_octets];
-            UNROLL for (int m = 0; m < M; m++) part[m][0] = part[m][1] = _mm256_setzero_si256();
             UNROLL for (int p = 0; p < 8; p++) {
                 const s16 w0 = t->weights[g][half * 8 + p][0], w1 = t->weights[g][half * 8 + p][1];
                 UNROLL for (int m = 0; m < M; m++) {
                     int32_t four;
                     memcpy(&four, numbers[m] + byte_four_at(format, 0, half * 8 + p), 4);
                     const s16 all = _mm256_set1_epi32(four);
-                    part[m][0] = _mm256_add_epi16(part[m][0], _mm256_maddubs_epi16(w0, all));
-                    part[m][1] = _mm256_add_epi16(part[m][1], _mm256_maddubs_epi16(w1, all));
-                    KEEP_ORDER(part[m][0]);
-                    KEEP_ORDER(part[m][1]);
+                    if (p == 0) {
+                        part[m][0] = _mm256_maddubs_epi16(w0, all);
+                        part[m][1] = _mm256_maddubs_epi16(w1, all);
+                    } else {
+                        octet_add16(&part[m][0], _mm256_maddubs_epi16(w0, all));
+                        octet_add16(&part[m][1], _mm256_maddubs_epi16(w1, all));
+                    }
                 }
             }
-            UNROLL for (int m = 0; m < M; m++) UNROLL for (int o = 0; o < byte_octets; o++)
-                sum[m][o] = _mm256_add_epi32(sum[m][o], _mm256_madd_epi16(part[m][o], _mm256_set1_epi16(1)));
+            UNROLL for (int m = 0; m < M; m++) UNROLL for (int o = 0; o < byte_octets; o++) {
+                const s16 two = _mm256_madd_epi16(part[m][o], _mm256_set1_epi16(1));
+                sum[m][o] = half == 0 ? two : _mm256_add_epi32(sum[m][o], two);
+            }
         }
         UNROLL for (int m = 0; m < M; m++) {
             const __m256 step = _mm256_set1_ps(byte_scales(x[m0 + m], groups)[g0 + g]);
+            const s16 offset = _mm256_slli_epi32(_mm256_set1_epi32(byte_sums(x[m0 + m], groups)[g0 + g]), byte_offset_bits(format));
             UNROLL for (int o = 0; o < byte_octets; o++) {
                 const __m256 both = scaled ? _mm256_mul_ps(t->scales[o][g], step) : step;
-                t->sums[m0 + m][o] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[m][o]), both, t->sums[m0 + m][o]);
+                t->sums[m0 + m][o] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(sum[m][o], offset)), both, t->sums[m0 + m][o]);
             }
         }
     }
@@ -241,6 +243,8 @@ INLINE void byte_tiles(const int format, const int scaled, const cpu_weight *w, 
         for (int m = 0; m < n; m++) UNROLL for (int o = 0; o < byte_octets; o++) t->sums[m][o] = _mm256_setzero_ps();
         for (int g0 = 0; g0 < own; g0 += byte_chunk) {
             const int chunk = own - g0 < byte_chunk ? own - g0 : byte_chunk;
+            for (int o = 0; o < byte_octets; o++)
+                octet_fetch(&octets[o], (size_t)(g0 / byte_span(format)) * (size_t)byte_span_bytes(format), chunk / byte_span(format) * byte_span_bytes(format));
             for (int o = 0; o < byte_octets; o++) {
                 uint8_t rest[octet_rows][48];
                 for (int g = 0; g < chunk; g += byte_span(format)) {
@@ -253,15 +257,19 @@ INLINE void byte_tiles(const int format, const int scaled, const cpu_weight *w, 
                 }
             }
             int m = 0;
-            for (; n - m >= 4; m += 4) byte_tile_rows(format, scaled, 4, t, g0, chunk, groups, x, m);
+            for (; n - m >= 4; m += 4) {
+                // Results lie apart in more memory than a second-level cache has: storing waited for it a tenth of the time.
+                UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                byte_tile_rows(format, scaled, 4, t, g0, chunk, groups, x, m);
+            }
             switch (n - m) {
             case 3: byte_tile_rows(format, scaled, 3, t, g0, chunk, groups, x, m); break;
             case 2: byte_tile_rows(format, scaled, 2, t, g0, chunk, groups, x, m); break;
             case 1: byte_tile_rows(format, scaled, 1, t, g0, chunk, groups, x, m); break;
             }
         }
-        for (int o = 0; o < byte_octets; o++) {
-            for (int m = 0; m < n; m++) octet_store(&octets[o], t->sums[m][o], y[m] + (row - row0) + o * octet_rows);
+        for (int m = 0; m < n; m++) {
+            UNROLL for (int o = 0; o < byte_octets; o++) octet_store(&octets[o], t->sums[m][o], y[m] + (row - row0) + o * octet_rows);
         }
     }
 }

@@ -135,12 +135,33 @@ INLINE void transposed_step(const int R, const float *q, const float *rows, int 
     }
 }
 
+// The same for three q and 4 vectors of columns from c on.
+INLINE void transposed_tile(const int R, const float *const *q, int at, const float *rows, int columns, int c, float *const *out) {
+    vf acc[3][4];
+    UNROLL for (int i = 0; i < 3; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = v_load(out[i] + c + j * LANES);
+    for (int r = 0; r < R; r++) {
+        vf qv[3];
+        UNROLL for (int i = 0; i < 3; i++) qv[i] = v_set(q[i][at + r]);
+        UNROLL for (int j = 0; j < 4; j++) {
+            const vf row = v_load(rows + r * columns + c + j * LANES);
+            UNROLL for (int i = 0; i < 3; i++) acc[i][j] = v_fma(qv[i], row, acc[i][j]);
+        }
+    }
+    UNROLL for (int i = 0; i < 3; i++) UNROLL for (int j = 0; j < 4; j++) v_store(out[i] + c + j * LANES, acc[i][j]);
+}
+
 static void transposed(const cpu_weight *w, int row0, int row1, int n, const float *const *q, float *const *out, float *scratch) {
     for (int i = 0; i < n; i++) memset(out[i], 0, (size_t)w->columns * sizeof(float));
     for (int row = row0; row < row1; row += transposed_rows) {
         int rows = row1 - row < transposed_rows ? row1 - row : transposed_rows;
         for (int r = 0; r < rows; r++) unpack(w, row + r, scratch + r * w->columns);
-        for (int i = 0; i < n; i++) {
+        int i = 0;
+#ifndef LANES_PORTABLE
+        for (; rows == transposed_rows && w->columns % (4 * LANES) == 0 && n - i >= 3; i += 3) {
+            for (int c = 0; c < w->columns; c += 4 * LANES) transposed_tile(transposed_rows, q + i, row - row0, scratch, w->columns, c, out + i);
+        }
+#endif
+        for (; i < n; i++) {
             if (rows == transposed_rows) {
                 transposed_step(transposed_rows, q[i] + (row - row0), scratch, w->columns, out[i]);
             } else {

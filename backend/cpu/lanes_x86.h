@@ -12,8 +12,8 @@ static inline float eight_sum(__m256 x) {
 }
 // eight_sum of each, added in the same order
 static inline v4 eight_sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
-    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
-    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
+    __m256 ac = _mm256_add_ps(_mm256_blend_ps(a, c, 0xF0), _mm256_permute2f128_ps(a, c, 0x21));
+    __m256 bd = _mm256_add_ps(_mm256_blend_ps(b, d, 0xF0), _mm256_permute2f128_ps(b, d, 0x21));
     __m256d low = _mm256_unpacklo_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd)), high = _mm256_unpackhi_pd(_mm256_castps_pd(ac), _mm256_castps_pd(bd));
     __m256 s = _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high));
     __m128 ab = _mm256_castps256_ps128(s), cd = _mm256_extractf128_ps(s, 1);

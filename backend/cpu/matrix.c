@@ -158,7 +158,8 @@ void cpu_products_run(cpu_backend *b, cpu_product *list, int count) {
     int units = 0;
     for (int i = 0; i < count; i++) {
         cpu_product *p = &list[i];
-        int64_t row = (int64_t)p->n * p->w->columns * (p->up ? 2 : 1), rows = row > 0 ? (share / row + 15) / 16 * 16 : 16;
+        // Rounded down where a tile's 16 rows are work enough: 11 units of 32 rows leave one of two threads without the last.
+        int64_t row = (int64_t)p->n * p->w->columns * (p->up ? 2 : 1), rows = row > 0 ? (share / row + (p->n < 16 ? 15 : 0)) / 16 * 16 : 16;
         if (rows < 16) rows = 16;
         p->unit_rows = rows < p->w->rows ? (int)rows : p->w->rows;
         p->first_unit = units;
