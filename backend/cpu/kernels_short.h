@@ -10,7 +10,7 @@ enum {
     short_group = 64,    // columns that share a scale
     short_octets = 2,    // eights of rows, side by side in a tile
     short_chunk = 8,     // groups of a tile: 16 KiB of weights
-    short_columns = 256, // least columns of a weight that is multiplied so
+    short_columns = 128, // least columns of a weight that is multiplied so
 };
 
 static int short_fits(const cpu_weight *w) { return !w->precise && w->format == format_int8_row && w->columns >= short_columns; }

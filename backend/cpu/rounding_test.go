@@ -21,7 +21,7 @@ func activationSteps(b *Backend, e container.Encoding, columns int) float64 {
 			return 127
 		}
 	case container.Int8Row:
-		if columns >= 256 && strings.Contains(b.Name(), "AVX") {
+		if columns >= 128 && strings.Contains(b.Name(), "AVX") {
 			return 32767
 		}
 	}
