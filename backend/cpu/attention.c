@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum {
-    query_tile = 18,  // queries that go through the cache together, by threes
+    query_tile = 18,  // queries whose scores are held at once; multiplied by threes
     query_block = 72, // queries of one unit
 };
 
@@ -38,20 +38,58 @@ typedef struct {
     const int32_t *positions; // NULL: all from 0
 } cache_view;
 
-// Online softmax of up to query_tile queries over their first visible[i] positions.
-static void attend(const cpu_kernels *k, const cache_view *v, int n, const float *const *q, const int *visible, float *const *out, float *scores) {
-    float maximum[query_tile], sum[query_tile], factor[query_tile];
-    int most = 0;
+// What queries have so far of the online softmax.
+typedef struct {
+    float maximum[query_block], sum[query_block];
+} attention_state;
+
+// One tile of positions from t0 on, of which nt are there, for queries i0 … i0+n-1, query_tile at most. fetch and later are fetched meanwhile,
+// while keys and while values are multiplied; NULL: nothing.
+static void attend_tile(const cpu_kernels *k, const cache_view *v, int i0, int n, const float *const *q, const int *visible, float *const *out,
+                        float *scores, attention_state *state, int t0, int nt, const float *const *ka, const float *const *kb, const float *const *va,
+                        const float *const *fetch, const float *const *later) {
+    float factor[query_tile];
+    int valid[query_tile];
+    q += i0;
+    out += i0;
+    k->scores(q, n, ka, v->dim_a, kb, v->dim_b, nt, scores, attention_tile, fetch, v->dim_value);
     for (int i = 0; i < n; i++) {
-        maximum[i] = -INFINITY;
-        sum[i] = 0;
+        valid[i] = least(nt, visible[i0 + i] - t0);
+        if (valid[i] > 0) factor[i] = k->softmax_step(scores + i * attention_tile, valid[i], &state->maximum[i0 + i], &state->sum[i0 + i]);
+    }
+    for (int i = 0, next; i < n; i = next) {
+        next = i + 1;
+        if (valid[i] <= 0) continue;
+        // Queries that see one or two positions more than the first go along, and then through those alone.
+        for (; next < n && valid[next] >= valid[i] && valid[next] < valid[i] + 3; next++) {}
+        k->weigh(out + i, factor + i, next - i, scores + i * attention_tile, attention_tile, va, v->dim_value, valid[i], i == 0 ? later : NULL);
+        for (int j = i + 1; j < next; j++) {
+            const float same = 1;
+            if (valid[j] == valid[i]) continue;
+            k->weigh(out + j, &same, 1, scores + j * attention_tile + valid[i], attention_tile, va + valid[i], v->dim_value, valid[j] - valid[i], NULL);
+        }
+    }
+}
+
+static int greatest(const int *of, int n) {
+    int most = 0;
+    for (int i = 0; i < n; i++) most = of[i] > most ? of[i] : most;
+    return most;
+}
+
+// Online softmax of up to query_block queries over their first visible[i] positions: all of them go through a tile of positions before the next.
+static void attend(const cpu_kernels *k, const cache_view *v, int n, const float *const *q, const int *visible, float *const *out, float *scores) {
+    attention_state state;
+    const int most = greatest(visible, n);
+    for (int i = 0; i < n; i++) {
+        state.maximum[i] = -INFINITY;
+        state.sum[i] = 0;
         memset(out[i], 0, (size_t)v->dim_value * sizeof(float));
-        if (visible[i] > most) most = visible[i];
     }
     for (int t0 = 0; t0 < most; t0 += attention_tile) {
         const float *ka[attention_tile], *kb[attention_tile], *va[attention_tile], *later[attention_tile];
-        int nt = least(attention_tile, most - t0), valid[query_tile];
-        for (int t = 0; t < nt; t++) {
+        const int all = least(attention_tile, most - t0);
+        for (int t = 0; t < all; t++) {
             size_t position = (size_t)(v->positions ? v->positions[t0 + t] : t0 + t);
             ka[t] = v->key_a + position * v->stride_a;
             kb[t] = v->dim_b ? v->key_b + position * v->stride_b : ka[t];
@@ -59,30 +97,19 @@ static void attend(const cpu_kernels *k, const cache_view *v, int n, const float
         }
         // While keys are multiplied the values are fetched (where they are not the keys), and then the next tile's keys.
         const int after = least(attention_tile, most - t0 - attention_tile);
-        for (int t = 0; t < nt; t++) {
+        for (int t = 0; t < all; t++) {
             const int position = t0 + attention_tile + t;
             later[t] = t < after ? v->key_a + (size_t)(v->positions ? v->positions[position] : position) * v->stride_a : ka[t];
         }
-        k->scores(q, n, ka, v->dim_a, kb, v->dim_b, nt, scores, attention_tile, v->value == v->key_a ? NULL : va, v->dim_value);
-        for (int i = 0; i < n; i++) {
-            valid[i] = least(nt, visible[i] - t0);
-            if (valid[i] > 0) factor[i] = k->softmax_step(scores + i * attention_tile, valid[i], &maximum[i], &sum[i]);
-        }
-        for (int i = 0, next; i < n; i = next) {
-            next = i + 1;
-            if (valid[i] <= 0) continue;
-            // Queries that see one or two positions more than the first go along, and then through those alone.
-            for (; next < n && valid[next] >= valid[i] && valid[next] < valid[i] + 3; next++) {}
-            k->weigh(out + i, factor + i, next - i, scores + i * attention_tile, attention_tile, va, v->dim_value, valid[i],
-                     i == 0 && after > 0 ? later : NULL);
-            for (int j = i + 1; j < next; j++) {
-                const float same = 1;
-                if (valid[j] == valid[i]) continue;
-                k->weigh(out + j, &same, 1, scores + j * attention_tile + valid[i], attention_tile, va + valid[i], v->dim_value, valid[j] - valid[i], NULL);
-            }
+        for (int i = 0, first = 1; i < n; i += query_tile) {
+            const int count = least(query_tile, n - i), nt = least(all, greatest(visible + i, count) - t0);
+            if (nt <= 0) continue;
+            attend_tile(k, v, i, count, q, visible, out, scores, &state, t0, nt, ka, kb, va, first && v->value != v->key_a ? va : NULL,
+                        first && after > 0 ? later : NULL);
+            first = 0;
         }
     }
-    for (int i = 0; i < n; i++) k->scale(out[i], 1 / sum[i], v->dim_value);
+    for (int i = 0; i < n; i++) k->scale(out[i], 1 / state.sum[i], v->dim_value);
 }
 
 // ---- units: stretches of rows of one cache times stretches of heads (of key heads for GQA) ----
@@ -104,16 +131,16 @@ static int chosen(const cpu_layer_call *c, int row) {
     return c->selection_counts && c->selection_counts[row] >= 0 ? c->selection_counts[row] : -1;
 }
 
-// Queries of a unit in row-major order, so that a tile's queries see nearly the same positions. A tile ends where the positions
-// are chosen per row.
+// Queries of a unit in row-major order, so that a tile's queries see nearly the same positions. Those whose positions are chosen per row
+// go alone.
 static void attend_all(attention_region *g, const attention_unit *u, const cache_view *all, int per_row, const float *const *q, float *const *out,
                        float *scores) {
     const cpu_layer_call *c = g->c;
     int n = (u->row1 - u->row0) * per_row;
     for (int i = 0, next; i < n; i = next) {
         cache_view v = *all;
-        int visible[query_tile], first = u->row0 + i / per_row, count = chosen(c, first);
-        next = least(n, i + query_tile);
+        int visible[query_block], first = u->row0 + i / per_row, count = chosen(c, first);
+        next = n;
         if (count >= 0) {
             v.positions = c->selection_positions + (size_t)first * (size_t)c->index_topk;
             next = least(next, (i / per_row + 1) * per_row);
