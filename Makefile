@@ -11,7 +11,7 @@ WINDOW_TAGS := desktop,production,webkit2_41
 DEV_TAGS := dev,webkit2_41
 endif
 
-.PHONY: help run test cli window window-dev colibri-sim frontend app dmg bench bench-check compare soak fuzz clean
+.PHONY: help run test cli window window-dev colibri-sim frontend app dmg bench bench-check compare plan-check soak fuzz clean
 
 help: ## lists these targets
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-check: cli ## half a minute of it as the suite runs it: figures to test-re
 
 compare: ## two revisions in one run: make compare A=HEAD~1 B=HEAD; see scripts/compare for settings
 	go run ./scripts/compare $(A) $(B)
+
+plan-check: cli ## predictions of colibri plan beside runs: make plan-check MODELS="DIR DIR"; see scripts/plancheck for streaming
+	go run ./scripts/plancheck $(MODELS)
 
 soak: $(if $(filter Linux,$(shell uname -s)),window-dev) ## the long forms of tests that the suite runs shortened
 	COLIBRI_SOAK=1 go test -timeout 2h ./backend/app ./backend/chat/store ./backend/residency ./backend/engine

@@ -37,6 +37,10 @@ type Description struct {
 	BytesPerToken  int64        `json:"bytes_per_token"`  // experts read for one token when none is in memory
 	// Multiplied are the bytes of weights that one token multiplies with, its share of the experts included, by encoding.
 	Multiplied map[string]int64 `json:"multiplied_bytes"`
+	// Routed are, of them, the routed experts'. AttentionOps are the operations of all layers' attention for one token and one position that
+	// it sees. Both are for planning.
+	Routed       map[string]int64 `json:"-"`
+	AttentionOps int64            `json:"-"`
 
 	Formats []ClassFormat `json:"formats"`
 
@@ -82,7 +86,7 @@ func (c *Container) Describe() (*Description, error) {
 		Name: strings.TrimSuffix(filepath.Base(c.Dir), ".colibri"), Dir: c.Dir, Family: m.Family, Context: m.MaxPositions, Vocabulary: m.Vocabulary, Hidden: m.Hidden,
 		Layers: m.Layers, Experts: m.MoE.Experts, ExpertsPerToken: m.MoE.PerToken, MTPLayers: m.MTPLayers, Files: len(c.Files),
 		ResidentBytes: c.ResidentBytes(), ExpertBytes: c.ExpertBytes(), Warnings: slices.Clone(c.Notes), Ignored: c.Ignored, KVBytesPerToken: m.kvBytesPerToken(),
-		Multiplied: map[string]int64{},
+		Multiplied: map[string]int64{}, Routed: map[string]int64{}, AttentionOps: m.attentionOps(),
 	}
 	var err error
 	if d.Identity, err = c.Identity(); err != nil {
@@ -145,6 +149,9 @@ func (c *Container) count(d *Description, w *Weight) {
 	}
 	if w.Rows > 1 && w.Columns > 1 { // norms and biases are none of these
 		d.Multiplied[w.Encoding.String()] += multiplied
+		if w.Class == RoutedExperts {
+			d.Routed[w.Encoding.String()] += multiplied
+		}
 	}
 }
 
@@ -208,6 +215,16 @@ func (c *Config) kvBytesPerToken() int {
 		}
 	}
 	return 4 * total
+}
+
+// attentionOps counts two operations for each number of a key and of a value, in every head: with MLA those of the latent.
+func (c *Config) attentionOps() int64 {
+	a := &c.Attention
+	width := 2 * a.HeadDim
+	if a.Kind == MLA {
+		width = 2*a.KVRank + c.RoPE.Dim
+	}
+	return 2 * int64(c.Layers) * int64(a.Heads) * int64(width)
 }
 
 // Size says how large a container of a configuration would be, without any file: for planning what a machine can run.

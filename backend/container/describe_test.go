@@ -48,6 +48,14 @@ func TestDescribe(t *testing.T) {
 	if d.KVBytesPerToken != 4*(3*80+2*32) {
 		t.Errorf("%d bytes a token", d.KVBytesPerToken)
 	}
+	// Of each sparse layer 4 experts; gate and up are one encoding, down the other.
+	if d.Routed["int4-g64"] != 2*4*2*4608 || d.Routed["int4-row"] != 2*4*4608 || len(d.Routed) != 2 {
+		t.Errorf("experts' part of a token's bytes: %v", d.Routed)
+	}
+	// In 3 layers 4 heads multiply and add 64 latent and 16 rotary numbers of a key, and 64 latent ones of a value.
+	if d.AttentionOps != 2*3*4*(80+64) {
+		t.Errorf("%d operations of attention", d.AttentionOps)
+	}
 	if len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0], "tokenizer.json") {
 		t.Errorf("warnings %q", d.Warnings)
 	}

@@ -16,6 +16,13 @@ import (
 // benchBytes is the memory that measurements go through: several times the largest last-level caches of desktop processors.
 const benchBytes = 256 << 20
 
+const (
+	// cachedBytes are beyond a core's own caches and within the one that all share.
+	cachedBytes  = 8 << 20
+	productBytes = 64 << 20
+	productTime  = 20 * time.Millisecond
+)
+
 // MeasureReadBandwidth reads memory with all threads and returns the best of a few passes in bytes a second.
 func (b *Backend) MeasureReadBandwidth() (float64, error) {
 	if err := b.enter(); err != nil {
@@ -48,13 +55,13 @@ func (b *Backend) MeasurePeak() (float64, error) {
 	return float64(C.cpu_peak_rate(b.c, 5)), nil
 }
 
-// ProductRate multiplies a weight of one encoding and shape with a batch of rows, as prefill does, and returns the floating-point
-// operations a second of the best pass.
+// ProductRate multiplies weights of one encoding and shape with a batch of rows each, as prefill does, going through enough of them to leave
+// the caches behind, and returns the floating-point operations a second of the best of three stretches of productTime.
 func (b *Backend) ProductRate(encoding container.Encoding, rows, columns, batch int) (float64, error) {
 	if batch < 1 || batch > 1<<16 {
 		return 0, fmt.Errorf("cpu: a batch of %d rows cannot be measured", batch)
 	}
-	w, err := b.benchWeights(encoding, rows, columns, 1)
+	w, err := b.benchWeights(encoding, rows, columns, productBytes)
 	if err != nil {
 		return 0, err
 	}
@@ -63,13 +70,16 @@ func (b *Backend) ProductRate(encoding container.Encoding, rows, columns, batch 
 	for i := range x {
 		x[i] = w.random.Float32() - 0.5
 	}
-	best := 0.0
+	best, next := 0.0, 0
 	for range 3 {
-		start := time.Now()
-		if err := b.Linear(&w.blocks[0], x, y, batch); err != nil {
-			return 0, err
+		start, count := time.Now(), 0
+		for count == 0 || time.Since(start) < productTime {
+			if err := b.Linear(&w.blocks[next%len(w.blocks)], x, y, batch); err != nil {
+				return 0, err
+			}
+			count, next = count+1, next+1
 		}
-		best = max(best, 2*float64(batch)*float64(rows)*float64(columns)/time.Since(start).Seconds())
+		best = max(best, 2*float64(count)*float64(batch)*float64(rows)*float64(columns)/time.Since(start).Seconds())
 	}
 	return best, nil
 }
@@ -99,9 +109,13 @@ func (b *Backend) benchWeights(encoding container.Encoding, rows, columns int, b
 		return nil, errMemory
 	}
 	all := unsafe.Slice((*byte)(w.memory), each*count)
-	for i := 0; i+8 <= len(all); i += 8 {
-		// Any bits are numbers in the integer formats; these are small finite ones in the others too.
-		*(*uint64)(unsafe.Pointer(&all[i])) = w.random.Uint64() & 0x3f3f3f3f3f3f3f3f
+	// Any bits are numbers in the integer formats; these are small finite ones in the others too. One block of them is repeated.
+	first := all[:min(len(all), 1<<20)]
+	for i := 0; i+8 <= len(first); i += 8 {
+		*(*uint64)(unsafe.Pointer(&first[i])) = w.random.Uint64() & 0x3f3f3f3f3f3f3f3f
+	}
+	for i := len(first); i < len(all); {
+		i += copy(all[i:], first)
 	}
 	for i := range w.blocks {
 		at := all[int64(i)*each:]
@@ -120,7 +134,16 @@ func (b *Backend) benchWeights(encoding container.Encoding, rows, columns int, b
 // KernelBandwidth multiplies weights of one encoding and shape with one row, going through enough of them to leave the caches behind, and
 // returns the weight bytes a second of the best pass.
 func (b *Backend) KernelBandwidth(encoding container.Encoding, rows, columns int) (float64, error) {
-	w, err := b.benchWeights(encoding, rows, columns, benchBytes)
+	return b.kernelBandwidth(encoding, rows, columns, benchBytes, 1)
+}
+
+// CachedKernelBandwidth is the same with weights that the last-level cache holds.
+func (b *Backend) CachedKernelBandwidth(encoding container.Encoding, rows, columns int) (float64, error) {
+	return b.kernelBandwidth(encoding, rows, columns, cachedBytes, 16)
+}
+
+func (b *Backend) kernelBandwidth(encoding container.Encoding, rows, columns int, bytes int64, times int) (float64, error) {
+	w, err := b.benchWeights(encoding, rows, columns, bytes)
 	if err != nil {
 		return 0, err
 	}
@@ -132,12 +155,12 @@ func (b *Backend) KernelBandwidth(encoding container.Encoding, rows, columns int
 	best := 0.0
 	for range 3 {
 		start := time.Now()
-		for i := range w.blocks {
-			if err := b.Linear(&w.blocks[i], x, y, 1); err != nil {
+		for i := range times * len(w.blocks) {
+			if err := b.Linear(&w.blocks[i%len(w.blocks)], x, y, 1); err != nil {
 				return 0, err
 			}
 		}
-		best = max(best, float64(len(w.blocks))*float64(w.each)/time.Since(start).Seconds())
+		best = max(best, float64(times*len(w.blocks))*float64(w.each)/time.Since(start).Seconds())
 	}
 	return best, nil
 }

@@ -244,6 +244,12 @@ func TestMeasurements(t *testing.T) {
 	if _, err := b.KernelBandwidth(container.Encoding{Format: 99}, 8, 8); err == nil {
 		t.Error("an unknown format was measured")
 	}
+	if rate, err = b.CachedKernelBandwidth(container.Encoding{Format: container.Int8Row}, 512, 4096); err != nil || rate <= 0 {
+		t.Errorf("%g bytes a second from the cache, %v", rate, err)
+	}
+	if bytes := CacheBytes(); bytes < 0 || bytes > 4<<30 {
+		t.Errorf("a cache of %d bytes", bytes)
+	}
 	if rate, err = b.MeasurePeak(); err != nil || rate <= 0 {
 		t.Errorf("peak %g, %v", rate, err)
 	}

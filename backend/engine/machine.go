@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"colibri/backend/container"
 	"colibri/backend/cpu"
@@ -93,10 +94,11 @@ const smallModel = `{"model_type":"glm4_moe_lite","vocab_size":1024,"hidden_size
 "mlp_layer_types":["dense","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse","sparse"],"max_position_embeddings":2048,
 "rms_norm_eps":1e-5,"rope_parameters":{"rope_type":"default","rope_theta":1000000},"tie_word_embeddings":false,"hidden_act":"silu"}`
 
-const smallModelTokens, smallModelPrompt = 96, 512
+// The longer prompt's attention takes half of its time.
+const smallModelTokens, smallModelPrompt, smallModelLonger = 96, 512, 3
 
-// LayerCost is what a layer takes beyond its products: for each pass, and for each token of a prompt.
-type LayerCost struct{ Seconds, RowSeconds float64 }
+// LayerCost is what a layer takes beyond its products: for each pass, and for each token of a prompt; and the speed of a prompt's attention.
+type LayerCost struct{ Seconds, RowSeconds, AttentionOpsPerSecond float64 }
 
 // MeasureLayer measures it, with products at the machine's rates: 0 where it is too little to measure. Prompts are left out where the machine's
 // rate for their products is not known.
@@ -119,14 +121,15 @@ func MeasureLayer(ctx context.Context, machine residency.Machine) (cost LayerCos
 		return cost, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	prompt := make([]int32, smallModelPrompt)
+	prompt := make([]int32, smallModelPrompt*smallModelLonger)
 	for i := range prompt {
 		prompt[i] = int32(i * 37 % d.Vocabulary)
 	}
 	load, layers := residency.LoadOf(d, smallModelPrompt), float64(d.Layers)
-	// The first of three rounds reads the experts.
-	fastest := func(prompt []int32, tokens int, speed func(*Stats) float64) (best float64, err error) {
-		for range 3 {
+	// The first of four rounds reads the experts.
+	middle := func(prompt []int32, tokens int, speed func(*Stats) float64) (float64, error) {
+		var speeds []float64
+		for range 4 {
 			s, err := m.NewSession()
 			if err != nil {
 				return 0, err
@@ -135,24 +138,42 @@ func MeasureLayer(ctx context.Context, machine residency.Machine) (cost LayerCos
 			if err = errors.Join(err, s.Close(), ctx.Err()); err != nil {
 				return 0, err
 			}
-			best = max(best, speed(&result.Stats))
+			speeds = append(speeds, speed(&result.Stats))
 		}
-		if best <= 0 {
+		slices.Sort(speeds[1:])
+		if speeds[2] <= 0 {
 			return 0, errors.New("the small model gave no tokens")
 		}
-		return best, nil
+		return speeds[2], nil
 	}
-	decode, err := fastest(prompt[:1], smallModelTokens, func(s *Stats) float64 { return s.TokensPerSecond })
+	decode, err := middle(prompt[:1], smallModelTokens, func(s *Stats) float64 { return s.TokensPerSecond })
 	if err != nil {
 		return cost, err
 	}
 	cost.Seconds = max(0, 1/decode-machine.MultiplySeconds(load)) / layers
 	if machine.OpsPerSecond > 0 {
-		prefill, err := fastest(prompt, 1, func(s *Stats) float64 { return s.PrefillTokensPerSecond })
+		prefill := func(tokens int) (seconds float64, err error) {
+			rate, err := middle(prompt[:tokens], 1, func(s *Stats) float64 { return s.PrefillTokensPerSecond })
+			return float64(tokens) / rate, err
+		}
+		short, err := prefill(smallModelPrompt)
 		if err != nil {
 			return cost, err
 		}
-		cost.RowSeconds = max(0, 1/prefill-machine.PromptOpsSeconds(load)) / layers
+		long, err := prefill(len(prompt))
+		if err != nil {
+			return cost, err
+		}
+		// All else grows as the prompt does, attention as its square.
+		const square = smallModelPrompt * smallModelPrompt
+		pairs := float64(square*smallModelLonger*(smallModelLonger-1)) / 2
+		if attention := long - smallModelLonger*short; attention > 0 {
+			cost.AttentionOpsPerSecond = pairs * float64(load.AttentionOps) / attention
+		}
+		machine.AttentionOpsPerSecond = cost.AttentionOpsPerSecond
+		passes := residency.Passes(smallModelPrompt)
+		rest := short - machine.ProductSeconds(load, smallModelPrompt, passes) - machine.AttentionSeconds(load, smallModelPrompt)
+		cost.RowSeconds = max(0, rest-float64(passes)*layers*cost.Seconds) / (smallModelPrompt * layers)
 	}
 	return cost, nil
 }

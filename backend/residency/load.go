@@ -1,6 +1,10 @@
 package residency
 
-import "colibri/backend/container"
+import (
+	"maps"
+
+	"colibri/backend/container"
+)
 
 // plannedPrompt is the prompt of ordinary length that a plan assumes where it is not told.
 const plannedPrompt = 512
@@ -10,21 +14,29 @@ const plannedPrompt = 512
 func LoadOf(d *container.Description, contextTokens int) Load {
 	l := Load{
 		Layers: d.Layers, SparseLayers: d.SparseLayers, Experts: d.Experts, PerToken: d.ExpertsPerToken,
-		ResidentBytes: d.ResidentBytes, TokenWeights: d.ActiveParameters, Multiplied: d.Multiplied, Weights: map[string]int64{},
+		ResidentBytes: d.ResidentBytes, Multiplied: d.Multiplied, Prompted: maps.Clone(d.Multiplied), Routed: d.Routed, Weights: map[string]int64{},
+		AttentionOps: d.AttentionOps, IndexTopK: d.IndexTopK,
 		KVBytesPerToken: int64(d.KVBytesPerToken), Context: min(d.Context, contextTokens),
 		// Three dozen rows of the width of the model; the engine, which knows all widths, has 36 to 38 for the shapes that it was measured with.
 		RowBytes: 36 * 4 * int64(d.Hidden), PromptTokens: plannedPrompt,
 	}
 	l.TokenBytes = d.MultipliedBytes() - d.BytesPerToken // without the experts' part; their records are padded, by less than 1 %
-	for name, bytes := range d.Multiplied {
+	l.TokenWeights = d.ActiveParameters - int64(d.Vocabulary)*int64(d.Hidden)
+	for _, f := range d.Formats {
+		switch f.Class {
+		case container.SharedExperts.String():
+			l.SharedBytes = f.Bytes
+		case container.Embeddings.String():
+			// The output head has as many weights as the embeddings, in their format.
+			if encoding, err := container.ParseEncoding(f.Formats[0]); err == nil {
+				l.Prompted[f.Formats[0]] -= encoding.DataBytes(d.Vocabulary, d.Hidden) + 4*encoding.ScaleCount(d.Vocabulary, d.Hidden)
+			}
+		}
+	}
+	for name, bytes := range l.Prompted {
 		if encoding, err := container.ParseEncoding(name); err == nil {
 			const side = 2048 // scales weigh the same in all usual shapes
 			l.Weights[name] = bytes * side * side / (encoding.DataBytes(side, side) + 4*encoding.ScaleCount(side, side))
-		}
-	}
-	for _, f := range d.Formats {
-		if f.Class == container.SharedExperts.String() {
-			l.SharedBytes = f.Bytes
 		}
 	}
 	var bytes, count int64

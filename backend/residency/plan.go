@@ -21,6 +21,10 @@ type Machine struct {
 	WeightBytesPerSecond float64
 	// KernelBytesPerSecond is the same by encoding, where it was measured; other encodings go by WeightBytesPerSecond.
 	KernelBytesPerSecond map[string]float64
+	// CacheBytes is the size of the processor's last cache. A model that fits is multiplied at CachedBytesPerSecond, by encoding, where that was
+	// measured.
+	CacheBytes           int64
+	CachedBytesPerSecond map[string]float64
 	// ReadSeconds is what a read takes beside its bytes at that rate: with few reads at once it counts.
 	ReadSeconds float64
 	// LayerSeconds is what a layer costs beyond its bytes: launching, waiting, the router's round trip.
@@ -32,7 +36,14 @@ type Machine struct {
 	OpsPerSecond float64
 	// KernelOpsPerSecond is the same by encoding, where it was measured.
 	KernelOpsPerSecond map[string]float64
-	// RowSeconds is what a prompt's token costs in a layer beyond its products: attention, norms, sorting by expert.
+	// PassBytesPerSecond is the measured rate, by encoding, at which a pass of a prompt takes weights in and makes them ready, beside the
+	// operations: with the few rows that an expert has, half of the time. Without it the larger of reading and computing counts.
+	PassBytesPerSecond map[string]float64
+	// BeyondCache is the share of both rates of a prompt's products that is reached inside a model that the processor's last cache does not hold; 0: all.
+	BeyondCache float64
+	// AttentionOpsPerSecond is the measured rate of a prompt's attention; 0: it is not counted by itself.
+	AttentionOpsPerSecond float64
+	// RowSeconds is what a prompt's token costs in a layer beyond its products and its attention: norms, sorting by expert.
 	RowSeconds float64
 }
 
@@ -47,8 +58,12 @@ type Load struct {
 	// go by the machine's one rate.
 	Multiplied      map[string]int64
 	SharedBytes     int64            // of TokenBytes, what shared experts have in all layers: they compute while reads are under way
-	TokenWeights    int64            // weights that a token multiplies with, its experts included
+	Prompted        map[string]int64 // Multiplied of a prompt's token: without the output head, which the last one alone needs
+	Routed          map[string]int64 // of them, the routed experts'
+	TokenWeights    int64            // weights that a prompt's token multiplies with, its experts included
 	Weights         map[string]int64 // the same by encoding
+	AttentionOps    int64            // of all layers, for one token and one position that it sees
+	IndexTopK       int              // the most positions that attention sees; 0: all
 	KVBytesPerToken int64
 	Context         int   // tokens for which KV memory is planned
 	RowBytes        int64 // working memory for a token of a prompt's pass
@@ -83,7 +98,8 @@ type Plan struct {
 	StagingBytes  int64
 	SlotBytes     int64 // a multiple of ExpertBytes
 	Slots         int
-	PassTokens    int // of a prompt that go through the model together
+	PassTokens    int   // of a prompt that go through the model together
+	MemoryBytes   int64 // of the process at its peak, as far as a conversation fills what is planned for it
 
 	TokensPerSecond  Range
 	FirstWordSeconds Range
@@ -117,6 +133,13 @@ func Budget(m Machine) int64 {
 // a 4 GB model under a limit of 600 MB; smaller limits are for smaller models, whose headers take less.
 func ProgramBytes(limitBytes int64) int64 { return min(limitBytes/16, 48<<20) }
 
+// What a process has that only reads a model's headers: 9.9 MB with 224 to 512 experts, 17.8 MB with 4,608. ProgramBytes, which is kept free for
+// it, leaves room for garbage.
+const (
+	processBytes       = 9 << 20
+	processExpertBytes = 1800
+)
+
 // The longest pass of a prompt. 256 tokens reuse a weight in memory often enough to be bound by arithmetic. Where experts come from the
 // disk, every pass reads nearly all of them once, so that it is made as long as a sixth of the memory for experts and passes allows. A 4 GB
 // model under 600 MB read 17 to 20 GB for a prompt of 400 tokens in passes of 64, and so reads 6 GB, 16 tokens of answer included. What that
@@ -140,6 +163,9 @@ func PassTokens(spareBytes int64, fromDisk bool, workingBytes func(tokens int) i
 	}
 	return tokens
 }
+
+// Passes is how many a prompt takes where everything is in memory.
+func Passes(tokens int) int { return (tokens + passInMemory - 1) / passInMemory }
 
 // NewPlan divides memory. userLimitBytes is the user's limit, 0 for automatic; a user's limit is believed even where it exceeds
 // what others leave (they may be about to quit), but never beyond the machine or the GPU. It refuses, with the
@@ -187,6 +213,7 @@ func NewPlan(m Machine, l Load, userLimitBytes int64) (Plan, error) {
 		}
 		return Plan{}, err
 	}
+	p.MemoryBytes = p.ResidentBytes + p.KVBytes + working(p.PassTokens) + p.StagingBytes + p.SlotBytes + processBytes + processExpertBytes*int64(all)
 	p.TokensPerSecond = tokensPerSecond(m, l, p.Slots)
 	p.FirstWordSeconds = firstWord(m, l, p.Slots, p.PassTokens)
 	return p, nil
@@ -239,18 +266,54 @@ func interpolate(points []HitPoint, f float64) float64 {
 
 // MultiplySeconds is the time of one token's products.
 func (m Machine) MultiplySeconds(l Load) float64 {
+	if m.Caches(l) {
+		return atRates(l.Multiplied, m.CachedBytesPerSecond, m.WeightBytesPerSecond)
+	}
 	if len(l.Multiplied) == 0 {
 		return (float64(l.TokenBytes) + float64(l.SparseLayers*l.PerToken)*float64(l.ExpertBytes)) / m.WeightBytesPerSecond
 	}
 	return atRates(l.Multiplied, m.KernelBytesPerSecond, m.WeightBytesPerSecond)
 }
 
-// PromptOpsSeconds is the time of the products of one of many tokens.
-func (m Machine) PromptOpsSeconds(l Load) float64 {
-	if len(l.Weights) == 0 {
-		return 2 * float64(l.TokenWeights) / m.OpsPerSecond
+// Caches says whether the processor's last cache holds all that a text multiplies with.
+func (m Machine) Caches(l Load) bool {
+	experts := int64(l.SparseLayers*l.Experts) * l.ExpertBytes
+	return len(m.CachedBytesPerSecond) > 0 && len(l.Multiplied) > 0 && l.TokenBytes+experts <= m.CacheBytes
+}
+
+// ProductSeconds is the time of a prompt's products, in passes of equal length.
+func (m Machine) ProductSeconds(l Load, tokens, passes int) float64 {
+	experts := l.passExperts(tokens, passes)
+	if len(m.PassBytesPerSecond) == 0 || len(l.Weights) == 0 {
+		ops := 2 * float64(l.TokenWeights) / m.OpsPerSecond
+		if len(l.Weights) > 0 {
+			ops = 2 * atRates(l.Weights, m.KernelOpsPerSecond, m.OpsPerSecond)
+		}
+		return max(float64(tokens)*ops, float64(passes)*(float64(l.TokenBytes)+experts*float64(l.ExpertBytes))/m.WeightBytesPerSecond)
 	}
-	return 2 * atRates(l.Weights, m.KernelOpsPerSecond, m.OpsPerSecond)
+	perToken := max(float64(l.SparseLayers*l.PerToken), 1)
+	weights := map[string]int64{}
+	for encoding, bytes := range l.Prompted {
+		routed := float64(l.Routed[encoding])
+		weights[encoding] = bytes - l.Routed[encoding] + int64(routed/perToken*experts)
+	}
+	seconds := float64(passes)*atRates(weights, m.PassBytesPerSecond, m.WeightBytesPerSecond) + float64(tokens)*2*atRates(l.Weights, m.KernelOpsPerSecond, m.OpsPerSecond)
+	if m.BeyondCache > 0 && !m.Caches(l) {
+		seconds /= m.BeyondCache
+	}
+	return seconds
+}
+
+// AttentionSeconds is the time of a prompt's attention: each token sees those before it.
+func (m Machine) AttentionSeconds(l Load, tokens int) float64 {
+	if m.AttentionOpsPerSecond <= 0 {
+		return 0
+	}
+	n, most := float64(tokens), float64(tokens)
+	if l.IndexTopK > 0 {
+		most = min(most, float64(l.IndexTopK))
+	}
+	return (most*most/2 + (n-most)*most) * float64(l.AttentionOps) / m.AttentionOpsPerSecond
 }
 
 // atRates is the time of amounts by encoding, each at its own rate or else at the usual one.
@@ -341,14 +404,19 @@ func (l *Load) touched(tokens float64) float64 {
 	return max(before.Share, min(1, uniform(tokens)))
 }
 
+// passExperts is how many of all layers' experts a pass uses.
+func (l *Load) passExperts(tokens, passes int) float64 {
+	return float64(l.SparseLayers*l.Experts) * l.touched(float64(tokens)/float64(passes))
+}
+
 // firstWord is the time until a prompt of PromptTokens has been computed: each pass over the model reads the experts that its
 // tokens touch and that are not in memory, while it computes.
 func firstWord(m Machine, l Load, slots, passTokens int) Range {
 	tokens := max(l.PromptTokens, 1)
 	passes := (tokens + passTokens - 1) / passTokens
 	all := max(l.SparseLayers*l.Experts, 1)
-	experts := float64(all) * l.touched(float64(tokens)/float64(passes))
-	compute := max(float64(tokens)*m.PromptOpsSeconds(l), float64(passes)*(float64(l.TokenBytes)+experts*float64(l.ExpertBytes))/m.WeightBytesPerSecond)
+	experts := l.passExperts(tokens, passes)
+	compute := m.ProductSeconds(l, tokens, passes) + m.AttentionSeconds(l, tokens)
 	compute += float64(passes*l.Layers)*m.LayerSeconds + float64(tokens*l.Layers)*m.RowSeconds
 	read := func(inMemory float64) float64 {
 		return float64(passes) * experts * (1 - inMemory) * float64(l.ExpertBytes) / m.DiskBytesPerSecond

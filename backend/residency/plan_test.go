@@ -197,6 +197,49 @@ func TestProductsGoByTheirEncodingsRates(t *testing.T) {
 	}
 }
 
+// A model that the last cache holds has the cache's rates, and its prompts the kernels' own; a byte more and it has the other ones.
+func TestSmallModelsGoAtTheCachesRates(t *testing.T) {
+	l := Load{SparseLayers: 2, Experts: 3, PerToken: 1, ExpertBytes: 1000, TokenBytes: 4000, Multiplied: map[string]int64{"int8-row": 6000},
+		Prompted: map[string]int64{"int8-row": 6000}, Weights: map[string]int64{"int8-row": 6000}}
+	m := Machine{CacheBytes: 10000, CachedBytesPerSecond: map[string]float64{"int8-row": 6000}, KernelBytesPerSecond: map[string]float64{"int8-row": 1000},
+		PassBytesPerSecond: map[string]float64{"int8-row": 6000}, KernelOpsPerSecond: map[string]float64{"int8-row": 12000}, BeyondCache: 0.5}
+	for _, c := range []struct {
+		cache           int64
+		token, products float64
+	}{{10000, 1, 1 + 4}, {9999, 6, 2 * (1 + 4)}} {
+		m.CacheBytes = c.cache
+		if token, products := m.MultiplySeconds(l), m.ProductSeconds(l, 4, 1); token != c.token || products != c.products {
+			t.Errorf("a cache of %d bytes: %g s a token, %g s for four of a prompt, not %g and %g", c.cache, token, products, c.token, c.products)
+		}
+	}
+}
+
+// A pass takes each weight in once, of experts those that its tokens use; each token is multiplied with its own experts alone.
+func TestPromptsTakeWeightsInOnceAPass(t *testing.T) {
+	m := Machine{PassBytesPerSecond: map[string]float64{"a": 100, "b": 10}, KernelOpsPerSecond: map[string]float64{"a": 1000, "b": 2000}}
+	l := Load{SparseLayers: 2, Experts: 8, PerToken: 2, ExpertBytes: 50, Prompted: map[string]int64{"a": 700, "b": 200}, Routed: map[string]int64{"b": 200},
+		Weights: map[string]int64{"a": 500, "b": 1000}, Touched: []TouchPoint{{10, 0.75}}}
+	// Two passes of 10 tokens use 12 of the 16 experts, whose 50 bytes each take 5 s; the others' 700 take 7 s. A token does 1,000 and 2,000 operations.
+	if got, want := m.ProductSeconds(l, 20, 2), 2*(7+12*5.0)+20*(1+1.0); math.Abs(got-want) > 1e-9 {
+		t.Errorf("%g s, not %g", got, want)
+	}
+}
+
+// Attention sees all tokens before, or the indexer's number of them.
+func TestAttentionGrowsAsTheSquareUpToTheIndexersNumber(t *testing.T) {
+	m, l := Machine{AttentionOpsPerSecond: 10}, Load{AttentionOps: 5}
+	if got := m.AttentionSeconds(l, 100); got != 2500 {
+		t.Errorf("%g s", got)
+	}
+	l.IndexTopK = 40
+	if got := m.AttentionSeconds(l, 100); got != (800+60*40)/2 {
+		t.Errorf("%g s with 40 positions at most", got)
+	}
+	if got := (Machine{}).AttentionSeconds(l, 100); got != 0 {
+		t.Errorf("%g s at no known rate", got)
+	}
+}
+
 // One token of two sparse layers of two experts, by hand: 1 s of experts and 0.5 s of shared ones a layer, 0.5 s of attention.
 func TestReadsHideBehindWhatCanBeComputedMeanwhile(t *testing.T) {
 	m := Machine{WeightBytesPerSecond: 1e9, DiskBytesPerSecond: 1e9, StreamSeconds: 0.25}

@@ -24,18 +24,24 @@ type machineFile struct {
 	WeightBytesPerSecond float64 `json:"weight_bytes_per_second"`
 	LayerSeconds         float64 `json:"layer_seconds"`
 	StreamSeconds        float64 `json:"stream_seconds,omitempty"` // a layer's that reads experts, waits left out
-	RowSeconds           float64 `json:"row_seconds,omitempty"`    // of a prompt's token in a layer, beside its products
+	RowSeconds           float64 `json:"row_seconds,omitempty"`    // of a prompt's token in a layer, beside its products and attention
 	OpsPerSecond         float64 `json:"ops_per_second"`
+	AttentionOps         float64 `json:"attention_ops_per_second,omitempty"`
+	CacheBytes           int64   `json:"cache_bytes,omitempty"`        // of the processor's last cache
+	BeyondCache          float64 `json:"beyond_cache_share,omitempty"` // of the rates of a prompt's products, in a model larger than that
 
 	// By encoding; others go by weight_bytes_per_second and ops_per_second.
 	KernelBytesPerSecond map[string]float64 `json:"kernel_bytes_per_second,omitempty"`
+	CachedBytesPerSecond map[string]float64 `json:"cached_bytes_per_second,omitempty"` // of a model that the cache holds
+	PassBytesPerSecond   map[string]float64 `json:"pass_bytes_per_second,omitempty"`   // of a prompt's pass, beside its operations
 	KernelOpsPerSecond   map[string]float64 `json:"kernel_ops_per_second,omitempty"`
 }
 
 func (m *machineFile) machine() residency.Machine {
 	return residency.Machine{MemoryBytes: m.MemoryBytes, WorkingSetBytes: m.WorkingSetBytes, OthersBytes: m.OthersBytes,
 		DiskBytesPerSecond: m.DiskBytesPerSecond, WeightBytesPerSecond: m.WeightBytesPerSecond, KernelBytesPerSecond: m.KernelBytesPerSecond,
-		LayerSeconds: m.LayerSeconds, OpsPerSecond: m.OpsPerSecond, ReadSeconds: m.ReadSeconds, RowSeconds: m.RowSeconds, StreamSeconds: m.StreamSeconds, KernelOpsPerSecond: m.KernelOpsPerSecond}
+		LayerSeconds: m.LayerSeconds, OpsPerSecond: m.OpsPerSecond, ReadSeconds: m.ReadSeconds, RowSeconds: m.RowSeconds, StreamSeconds: m.StreamSeconds, KernelOpsPerSecond: m.KernelOpsPerSecond,
+		CacheBytes: m.CacheBytes, BeyondCache: m.BeyondCache, CachedBytesPerSecond: m.CachedBytesPerSecond, PassBytesPerSecond: m.PassBytesPerSecond, AttentionOpsPerSecond: m.AttentionOps}
 }
 
 func readMachine(path string) (*machineFile, error) {
@@ -64,6 +70,7 @@ type planOutput struct {
 	SlotBytes     int64           `json:"slot_bytes"`
 	Slots         int             `json:"slots"`
 	PassTokens    int             `json:"pass_tokens"`
+	MemoryBytes   int64           `json:"memory_bytes"` // of the process at its peak
 	Speed         residency.Range `json:"tokens_per_second"`
 	FirstWord     residency.Range `json:"first_word_seconds"`
 }
@@ -73,7 +80,7 @@ type planOutput struct {
 func planCommand(ctx context.Context, args []string, out, notes io.Writer) error {
 	flags := flag.NewFlagSet("plan", flag.ContinueOnError)
 	machinePath := flags.String("machine", "", "`FILE` that describes the machine (JSON: memory_bytes, disk_bytes_per_second, …)")
-	measure := flags.Bool("measure", false, "measure this machine and write the --machine file first (about a minute)")
+	measure := flags.Bool("measure", false, "measure this machine and write the --machine file first (half a minute)")
 	dir := flags.String("container", "", "the model's `DIR`")
 	contextTokens := flags.Int("context", 4096, "`N` tokens of conversation to keep")
 	promptTokens := flags.Int("prompt", 512, "tokens of the prompt for the first word, `N`")
@@ -122,12 +129,13 @@ func planCommand(ctx context.Context, args []string, out, notes io.Writer) error
 	}
 	if *asJSON {
 		return json.NewEncoder(out).Encode(planOutput{m.Name, d.Name, p.LimitBytes, p.ResidentBytes, p.KVBytes, p.ScratchBytes,
-			p.SlotBytes, p.Slots, p.PassTokens, p.TokensPerSecond, p.FirstWordSeconds})
+			p.SlotBytes, p.Slots, p.PassTokens, p.MemoryBytes, p.TokensPerSecond, p.FirstWordSeconds})
 	}
 	fmt.Fprintf(out, "%s on %s\n", d.Name, m.Name)
 	for _, line := range p.Sum {
 		fmt.Fprintln(out, " ", line)
 	}
+	fmt.Fprintf(out, "%s of memory at the peak\n", formatBytes(p.MemoryBytes))
 	fmt.Fprintf(out, "%.3g tok/s expected (%.3g to %.3g)\n", p.TokensPerSecond.Expected, p.TokensPerSecond.Low, p.TokensPerSecond.High)
 	fmt.Fprintf(out, "%.3g s to the first word of an answer to %d tokens (%.3g to %.3g)\n", p.FirstWordSeconds.Expected, load.PromptTokens,
 		p.FirstWordSeconds.Low, p.FirstWordSeconds.High)

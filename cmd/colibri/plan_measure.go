@@ -37,7 +37,8 @@ func measureMachine(ctx context.Context, dir string, notes io.Writer) (*machineF
 	if err != nil {
 		return nil, err
 	}
-	m := &machineFile{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes, KernelBytesPerSecond: map[string]float64{}, KernelOpsPerSecond: map[string]float64{}}
+	m := &machineFile{MemoryBytes: state.TotalBytes, OthersBytes: state.OthersBytes, CacheBytes: cpu.CacheBytes(), KernelBytesPerSecond: map[string]float64{},
+		CachedBytesPerSecond: map[string]float64{}, PassBytesPerSecond: map[string]float64{}, KernelOpsPerSecond: map[string]float64{}}
 	fmt.Fprintln(notes, "disk …")
 	if err := m.measureDisk(ctx, dir); err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func measureMachine(ctx context.Context, dir string, notes io.Writer) (*machineF
 	if err != nil {
 		return nil, err
 	}
-	m.LayerSeconds, m.RowSeconds = layer.Seconds, layer.RowSeconds
+	m.LayerSeconds, m.RowSeconds, m.AttentionOps = layer.Seconds, layer.RowSeconds, layer.AttentionOpsPerSecond
 	fmt.Fprintln(notes, "a model …")
 	c, err := measureCalibration(ctx)
 	if err != nil {
@@ -82,40 +83,69 @@ func (m *machineFile) measureDisk(ctx context.Context, dir string) error {
 	return nil
 }
 
-// A product of a prompt: rows and columns as an expert has them, and enough tokens for the kernels of many rows. calibrate turns rates into a model's.
-const opsRows, opsColumns, opsTokens = 1024, 2048, 64
+// Products of usual matrices: with one row for an answer, with as few as an expert has of a prompt, and with a whole pass. calibrate turns rates into a model's.
+// Models that a cache holds have smaller matrices, of which the engine gives the threads several at a time: to wake them counts.
+const (
+	kernelRows, kernelColumns = 2048, 2048
+	cachedRows, cachedColumns = 1024, 1024
+	fewTokens, manyTokens     = 16, 256
+)
 
 func (m *machineFile) measureKernels(ctx context.Context) (err error) {
-	var kernels benchReport
-	if err := benchKernels(ctx, &kernels, calibrationRounds); err != nil {
-		return err
-	}
-	m.Name, m.WeightBytesPerSecond = runtime.GOOS+"/"+runtime.GOARCH+kernels.Machine, kernels.ReadBandwidth
-	for _, k := range kernels.Kernels {
-		// Half of the bytes in either shape: the times add up.
-		m.KernelBytesPerSecond[k.Format] += 0.5 / k.BytesPerSecond
-	}
-	for format, seconds := range m.KernelBytesPerSecond {
-		m.KernelBytesPerSecond[format] = 1 / seconds
-	}
 	backend, err := cpu.New(runtime.NumCPU())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
-	for format := range m.KernelBytesPerSecond {
-		encoding, err := container.ParseEncoding(format)
+	m.Name = runtime.GOOS + "/" + runtime.GOARCH + ", " + backend.Name()
+	if m.WeightBytesPerSecond, err = median(calibrationRounds, backend.MeasureReadBandwidth); err != nil {
+		return err
+	}
+	for _, name := range benchEncodings {
+		encoding, err := container.ParseEncoding(name)
 		if err != nil {
 			return err
 		}
-		rate, err := median(calibrationRounds, func() (float64, error) { return backend.ProductRate(encoding, opsRows, opsColumns, opsTokens) })
-		if err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m.KernelOpsPerSecond[format] = rate
+		if err := m.measureKernel(backend, encoding); err != nil {
+			return err
+		}
 	}
 	m.OpsPerSecond = m.KernelOpsPerSecond["f32"]
 	return nil
+}
+
+func (m *machineFile) measureKernel(backend *cpu.Backend, encoding container.Encoding) (err error) {
+	name := encoding.String()
+	if m.KernelBytesPerSecond[name], err = backend.KernelBandwidth(encoding, kernelRows, kernelColumns); err != nil {
+		return err
+	}
+	if m.CachedBytesPerSecond[name], err = backend.CachedKernelBandwidth(encoding, cachedRows, cachedColumns); err != nil {
+		return err
+	}
+	few, err := backend.ProductRate(encoding, kernelRows, kernelColumns, fewTokens)
+	if err != nil {
+		return err
+	}
+	many, err := backend.ProductRate(encoding, kernelRows, kernelColumns, manyTokens)
+	if err != nil {
+		return err
+	}
+	bytes := encoding.DataBytes(kernelRows, kernelColumns) + 4*encoding.ScaleCount(kernelRows, kernelColumns)
+	m.PassBytesPerSecond[name], m.KernelOpsPerSecond[name] = passRates(few, many, float64(bytes)/(kernelRows*kernelColumns))
+	return nil
+}
+
+// passRates takes apart what a product of many rows does, from its operations a second with few and with many: each weight is taken in once, and
+// multiplied with each row.
+func passRates(few, many, bytesPerWeight float64) (bytesPerSecond, opsPerSecond float64) {
+	fewSeconds, manySeconds := 2*fewTokens/few, 2*manyTokens/many // of one weight
+	// Noise must turn neither part into nothing.
+	row := max((manySeconds-fewSeconds)/(manyTokens-fewTokens), manySeconds/manyTokens/2)
+	once := max(fewSeconds-fewTokens*row, fewSeconds/fewTokens)
+	return bytesPerWeight / once, 2 / row
 }
 
 // calibration is what the calibration model takes: for a prompt, for a token behind nothing, and for one when half of the experts are on the
@@ -134,12 +164,9 @@ func (m *machineFile) calibrate(c *calibration) {
 	for format := range m.KernelBytesPerSecond {
 		m.KernelBytesPerSecond[format] *= share
 	}
-	row := c.promptSeconds / calibrationPrompt
-	share = machine.PromptOpsSeconds(c.load) / max(row-layers*m.RowSeconds, row/2)
-	for format := range m.KernelOpsPerSecond {
-		m.KernelOpsPerSecond[format] *= share
-	}
-	m.OpsPerSecond *= share
+	passes := residency.Passes(calibrationPrompt)
+	rest := c.promptSeconds - layers*(calibrationPrompt*m.RowSeconds+float64(passes)*m.LayerSeconds) - machine.AttentionSeconds(c.load, calibrationPrompt)
+	m.BeyondCache = machine.ProductSeconds(c.load, calibrationPrompt, passes) / max(rest, c.promptSeconds/2)
 	uses := float64(c.load.SparseLayers * c.load.PerToken)
 	reading := float64(c.load.SparseLayers) * (1 - math.Pow(1-c.misses/uses, float64(c.load.PerToken)))
 	if reading > 0 {
