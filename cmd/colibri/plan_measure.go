@@ -101,41 +101,59 @@ func (m *machineFile) measureKernels(ctx context.Context) (err error) {
 	if m.WeightBytesPerSecond, err = median(calibrationRounds, backend.MeasureReadBandwidth); err != nil {
 		return err
 	}
-	for _, name := range benchEncodings {
-		encoding, err := container.ParseEncoding(name)
-		if err != nil {
-			return err
+	// Encodings take turns: a machine that changes its speed meanwhile does so for all, and what counts most is how they compare.
+	measured := map[string][]kernelRates{}
+	for range calibrationRounds {
+		for _, name := range benchEncodings {
+			encoding, err := container.ParseEncoding(name)
+			if err != nil {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			rates, err := measureKernel(backend, encoding)
+			if err != nil {
+				return err
+			}
+			measured[encoding.String()] = append(measured[encoding.String()], rates)
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+	}
+	for name, rounds := range measured {
+		middleOf := func(rate func(kernelRates) float64) float64 {
+			var values []float64
+			for _, r := range rounds {
+				values = append(values, rate(r))
+			}
+			return middle(values)
 		}
-		if err := m.measureKernel(backend, encoding); err != nil {
-			return err
-		}
+		m.KernelBytesPerSecond[name] = middleOf(func(r kernelRates) float64 { return r.beyondCache })
+		m.CachedBytesPerSecond[name] = middleOf(func(r kernelRates) float64 { return r.cached })
+		m.PassBytesPerSecond[name] = middleOf(func(r kernelRates) float64 { return r.pass })
+		m.KernelOpsPerSecond[name] = middleOf(func(r kernelRates) float64 { return r.ops })
 	}
 	m.OpsPerSecond = m.KernelOpsPerSecond["f32"]
 	return nil
 }
 
-func (m *machineFile) measureKernel(backend *cpu.Backend, encoding container.Encoding) (err error) {
-	name := encoding.String()
-	if m.KernelBytesPerSecond[name], err = backend.KernelBandwidth(encoding, kernelRows, kernelColumns); err != nil {
-		return err
+// kernelRates are bytes of weights a second, and operations.
+type kernelRates struct{ beyondCache, cached, pass, ops float64 }
+
+func measureKernel(backend *cpu.Backend, encoding container.Encoding) (r kernelRates, err error) {
+	if r.beyondCache, err = backend.KernelBandwidth(encoding, kernelRows, kernelColumns); err != nil {
+		return r, err
 	}
-	if m.CachedBytesPerSecond[name], err = backend.CachedKernelBandwidth(encoding, cachedRows, cachedColumns); err != nil {
-		return err
+	if r.cached, err = backend.CachedKernelBandwidth(encoding, cachedRows, cachedColumns); err != nil {
+		return r, err
 	}
 	few, err := backend.ProductRate(encoding, kernelRows, kernelColumns, fewTokens)
 	if err != nil {
-		return err
+		return r, err
 	}
 	many, err := backend.ProductRate(encoding, kernelRows, kernelColumns, manyTokens)
-	if err != nil {
-		return err
-	}
 	bytes := encoding.DataBytes(kernelRows, kernelColumns) + 4*encoding.ScaleCount(kernelRows, kernelColumns)
-	m.PassBytesPerSecond[name], m.KernelOpsPerSecond[name] = passRates(few, many, float64(bytes)/(kernelRows*kernelColumns))
-	return nil
+	r.pass, r.ops = passRates(few, many, float64(bytes)/(kernelRows*kernelColumns))
+	return r, err
 }
 
 // passRates takes apart what a product of many rows does, from its operations a second with few and with many: each weight is taken in once, and
