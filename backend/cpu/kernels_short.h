@@ -10,6 +10,7 @@ enum {
     short_group = 64,    // columns that share a scale
     short_octets = 2,    // eights of rows, side by side in a tile
     short_chunk = 8,     // groups of a tile: 16 KiB of weights
+    short_few = 6,       // most rows of activations that are multiplied without a tile
     short_columns = 128, // least columns of a weight that is multiplied so
 };
 
@@ -51,7 +52,7 @@ INLINE s16 short_pair(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_ep
 INLINE s16 short_four(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
 INLINE s16 short_eight(s16 a, s16 b) { return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)); }
 
-// out[m] = the eight rows' sums of one group with M rows of activations.
+// out[m] = the eight rows' sums of one group with M rows of activations. Sums are kept in order so that all of them stay in registers.
 INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows], const int16_t *const *x, s16 out[3]) {
     s16 four[2][3], pair[2][3], one[2][3];
     UNROLL for (int h = 0; h < 2; h++) {
@@ -62,6 +63,7 @@ INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows],
                     UNROLL for (int m = 0; m < M; m++) {
                         const s16 products = _mm256_madd_epi16(f, _mm256_loadu_si256((const __m256i *)(const void *)(x[m] + 16 * k)));
                         one[j][m] = k == 0 ? products : _mm256_add_epi32(one[j][m], products);
+                        if (M > 1) KEEP_ORDER(one[j][m]);
                     }
                 }
             }
@@ -72,29 +74,55 @@ INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows],
     UNROLL for (int m = 0; m < M; m++) out[m] = short_eight(four[0][m], four[1][m]);
 }
 
-INLINE void short_direct(const int M, const cpu_weight *w, int row0, int row1, const float *const *x, float *const *y) {
+// One octet of rows: full ones lie a stride apart, and those of a last octet wherever o says.
+INLINE void short_direct_octet(const int M, const int full, const octet *o, int groups, const float *const *x, float *const *y, int at_y) {
+    const size_t stride = o->stride;
+    const uint8_t *line = o->raw[0], *next = line + octet_rows * stride;
+    const int16_t *numbers[3];
+    const float *steps[3];
+    __m256 sum[3];
+    UNROLL for (int m = 0; m < M; m++) {
+        numbers[m] = (const int16_t *)(const void *)x[m];
+        steps[m] = short_scales(x[m], groups);
+        sum[m] = _mm256_setzero_ps();
+    }
+    const int whole_groups = (int)(stride / short_group);
+    for (int g = 0; g < groups; g++) {
+        const uint8_t *at[octet_rows];
+        uint8_t rest[octet_rows][short_group];
+        if (full && __builtin_expect(g < whole_groups, 1)) {
+            UNROLL for (int r = 0; r < octet_rows; r++) at[r] = line + (size_t)r * stride;
+        } else {
+            short_group_at(o, g, rest, at);
+        }
+        fetch_lines(next + (size_t)g * octet_rows * short_group, octet_rows * short_group);
+        s16 whole[3];
+        short_direct_group(M, at, numbers, whole);
+        UNROLL for (int m = 0; m < M; m++) {
+            sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[m]), _mm256_set1_ps(steps[m][g]), sum[m]);
+            numbers[m] += short_group;
+        }
+        line += short_group;
+    }
+    UNROLL for (int m = 0; m < M; m++) octet_store(o, sum[m], y[m] + at_y);
+}
+
+#define SHORT_OCTET(M)                                                                        \
+    do {                                                                                      \
+        if (full) short_direct_octet(M, 1, &o, groups, x + i, y + i, row - row0);             \
+        else short_direct_octet(M, 0, &o, groups, x + i, y + i, row - row0);                  \
+    } while (0)
+
+// Rows of activations by threes and twos, all of them before the next rows of the weight.
+static void short_direct(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y) {
     const int groups = short_groups(w->columns);
     for (int row = row0; row < row1; row += octet_rows) {
         const octet o = octet_at(w, row, row1, 0);
-        uint8_t rest[octet_rows][short_group];
-        const int16_t *numbers[3];
-        __m256 sum[3];
-        UNROLL for (int m = 0; m < M; m++) {
-            numbers[m] = (const int16_t *)(const void *)x[m];
-            sum[m] = _mm256_setzero_ps();
-        }
-        for (int g = 0; g < groups; g++) {
-            const uint8_t *at[octet_rows];
-            short_group_at(&o, g, rest, at);
-            fetch_lines(o.raw[0] + octet_rows * (o.stride + (size_t)g * short_group), octet_rows * short_group);
-            s16 whole[3];
-            short_direct_group(M, at, numbers, whole);
-            UNROLL for (int m = 0; m < M; m++) {
-                sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[m]), _mm256_set1_ps(short_scales(x[m], groups)[g]), sum[m]);
-                numbers[m] += short_group;
-            }
-        }
-        UNROLL for (int m = 0; m < M; m++) octet_store(&o, sum[m], y[m] + (row - row0));
+        const int full = o.count == octet_rows;
+        int i = 0;
+        for (; n - i > 4 || n - i == 3; i += 3) SHORT_OCTET(3);
+        for (; n - i >= 2; i += 2) SHORT_OCTET(2);
+        if (i < n) SHORT_OCTET(1);
     }
 }
 
@@ -183,11 +211,7 @@ static void short_tiles(const cpu_weight *w, int row0, int row1, int n, const fl
 }
 
 static void short_product(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, short_tile *t) {
-    switch (n) {
-    case 1: short_direct(1, w, row0, row1, x, y); return;
-    case 2: short_direct(2, w, row0, row1, x, y); return;
-    case 3: short_direct(3, w, row0, row1, x, y); return;
-    default: short_tiles(w, row0, row1, n, x, y, t);
-    }
+    if (n <= short_few) short_direct(w, row0, row1, n, x, y);
+    else short_tiles(w, row0, row1, n, x, y, t);
 }
 #endif
