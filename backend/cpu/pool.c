@@ -14,23 +14,33 @@ enum { patience_nanos = 30 * 1000 };
 // second before one that is looking does.
 enum { worth_waking = 300 * 1000, worth_sharing = 60 * 1000 };
 
+// The state of the pool in one word: the region's number, whether it may still be joined, and how many workers have joined and not left. A
+// worker joins an open region by changing the word, the caller closes it and waits for those that joined: one that comes too late never touches the
+// region's context. So nobody who is awake takes a lock; a lock here, which the caller held while its announcement was seen, cost a system call on
+// both sides for most regions (bundled model, decode: see docs/performance.md).
+enum { joined_bits = 15 };
+static const uint64_t joined_mask = (1u << joined_bits) - 1, open_flag = 1u << joined_bits, region_step = 1u << (joined_bits + 1);
+
 struct cpu_pool {
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
     int threads, workers; // workers: started threads, threads-1 of them
     pthread_t *handles;
 
-    // Guarded by lock. A worker joins a region while it is open and the caller waits for those that joined: one that wakes too
-    // late finds the region closed and never touches its context.
-    uint64_t region;
-    int open, stopping;
-    atomic_int joined; // read without the lock, as is announced, by those who look
+    _Atomic uint64_t state;
+    // Of the open region; written while none is open and nobody has joined.
     cpu_unit *fn;
     void *context;
     int units;
     atomic_int next;
-    atomic_ullong announced; // region, or more than any when stopping
-    atomic_int looking;      // workers awake between regions
+
+    atomic_int looking; // workers awake between regions
+    atomic_int stopping;
+
+    // For those that sleep. A sleeper says so before it looks at the state for the last time, and whoever changes the state looks for sleepers after
+    // that: both in sequential consistency, so that one of them sees the other.
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    atomic_int asleep;        // workers
+    atomic_int caller_asleep; // 0 or 1
 };
 
 typedef struct {
@@ -52,12 +62,18 @@ static void relax(void) {
 #endif
 }
 
-// Looks until there is another region than seen; gives up when its patience ends.
+// Whether there is something to do for a worker whose last region was seen.
+static int called(cpu_pool *p, uint64_t seen) {
+    const uint64_t state = atomic_load(&p->state);
+    return atomic_load(&p->stopping) || ((state & open_flag) && state / region_step != seen);
+}
+
+// Looks until called; gives up when its patience ends.
 static void look_for_region(cpu_pool *p, uint64_t seen) {
     atomic_fetch_add_explicit(&p->looking, 1, memory_order_relaxed);
     for (int64_t end = now_nanos() + patience_nanos; now_nanos() < end;) {
         for (int i = 0; i < 16; i++) {
-            if (atomic_load_explicit(&p->announced, memory_order_acquire) != seen) goto found;
+            if (called(p, seen)) goto found;
             relax();
         }
     }
@@ -65,13 +81,12 @@ found:
     atomic_fetch_sub_explicit(&p->looking, 1, memory_order_relaxed);
 }
 
-static void look_for_end(cpu_pool *p) {
-    for (int64_t end = now_nanos() + patience_nanos; now_nanos() < end;) {
-        for (int i = 0; i < 16; i++) {
-            if (atomic_load_explicit(&p->joined, memory_order_acquire) == 0) return;
-            relax();
-        }
-    }
+static void sleep_until_called(cpu_pool *p, uint64_t seen) {
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->asleep, 1);
+    while (!called(p, seen)) pthread_cond_wait(&p->work, &p->lock);
+    atomic_fetch_sub(&p->asleep, 1);
+    pthread_mutex_unlock(&p->lock);
 }
 
 static void take_units(cpu_pool *p, cpu_unit *fn, void *context, int units, int thread) {
@@ -83,25 +98,20 @@ static void *worker(void *argument) {
     free(argument);
     cpu_pool *p = start.pool;
     uint64_t seen = 0;
-    pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (!p->stopping && (!p->open || p->region == seen)) pthread_cond_wait(&p->work, &p->lock);
-        if (p->stopping) break;
-        seen = p->region;
-        p->joined++;
-        cpu_unit *fn = p->fn;
-        void *context = p->context;
-        int units = p->units;
-        pthread_mutex_unlock(&p->lock);
-        take_units(p, fn, context, units, start.thread);
-        pthread_mutex_lock(&p->lock);
-        if (--p->joined == 0 && !p->open) pthread_cond_signal(&p->done);
-        pthread_mutex_unlock(&p->lock);
-        look_for_region(p, seen);
-        pthread_mutex_lock(&p->lock);
+        if (!called(p, seen)) look_for_region(p, seen);
+        if (!called(p, seen)) sleep_until_called(p, seen);
+        if (atomic_load(&p->stopping)) return NULL;
+        uint64_t state = atomic_load(&p->state);
+        if (!(state & open_flag) || !atomic_compare_exchange_strong(&p->state, &state, state + 1)) continue;
+        seen = state / region_step;
+        take_units(p, p->fn, p->context, p->units, start.thread);
+        if (atomic_fetch_sub(&p->state, 1) % open_flag == 1 && atomic_load(&p->caller_asleep)) {
+            pthread_mutex_lock(&p->lock);
+            pthread_cond_signal(&p->done);
+            pthread_mutex_unlock(&p->lock);
+        }
     }
-    pthread_mutex_unlock(&p->lock);
-    return NULL;
 }
 
 cpu_pool *cpu_pool_new(int threads) {
@@ -136,8 +146,7 @@ cpu_pool *cpu_pool_new(int threads) {
 void cpu_pool_free(cpu_pool *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
-    p->stopping = 1;
-    atomic_store_explicit(&p->announced, UINT64_MAX, memory_order_release);
+    atomic_store(&p->stopping, 1);
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
     for (int i = 0; i < p->workers; i++) pthread_join(p->handles[i], NULL);
@@ -150,32 +159,45 @@ void cpu_pool_free(cpu_pool *p) {
 
 int cpu_pool_threads(const cpu_pool *p) { return p->threads; }
 
+// Looks until those that joined have left; 0 when its patience ends before.
+static int joined_end(cpu_pool *p) {
+    for (int64_t end = 0;;) {
+        for (int i = 0; i < 64; i++) {
+            if (!(atomic_load(&p->state) & joined_mask)) return 1;
+            relax();
+        }
+        const int64_t now = now_nanos();
+        if (end == 0) end = now + patience_nanos;
+        if (now > end) return 0;
+    }
+}
+
 void cpu_pool_run(cpu_pool *p, cpu_unit *fn, void *context, int units, int64_t cost) {
     const int awake = atomic_load_explicit(&p->looking, memory_order_relaxed) > 0;
     if (units <= 1 || p->workers == 0 || cost < (awake ? worth_sharing : worth_waking)) {
         for (int u = 0; u < units; u++) fn(context, u, 0);
         return;
     }
-    pthread_mutex_lock(&p->lock);
     p->fn = fn;
     p->context = context;
     p->units = units;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    p->region++;
-    p->open = 1;
-    atomic_store_explicit(&p->announced, p->region, memory_order_release);
-    if (units - 1 >= p->workers) {
-        pthread_cond_broadcast(&p->work);
-    } else {
-        for (int i = 1; i < units; i++) pthread_cond_signal(&p->work);
+    atomic_store(&p->state, (atomic_load(&p->state) / region_step + 1) * region_step + open_flag);
+    if (atomic_load(&p->asleep) > 0) {
+        pthread_mutex_lock(&p->lock);
+        if (units - 1 >= p->workers) {
+            pthread_cond_broadcast(&p->work);
+        } else {
+            for (int i = 1; i < units; i++) pthread_cond_signal(&p->work);
+        }
+        pthread_mutex_unlock(&p->lock);
     }
-    pthread_mutex_unlock(&p->lock);
     take_units(p, fn, context, units, 0);
+    atomic_fetch_and(&p->state, ~open_flag);
+    if (joined_end(p)) return;
     pthread_mutex_lock(&p->lock);
-    p->open = 0;
-    pthread_mutex_unlock(&p->lock);
-    look_for_end(p);
-    pthread_mutex_lock(&p->lock);
-    while (p->joined > 0) pthread_cond_wait(&p->done, &p->lock);
+    atomic_store(&p->caller_asleep, 1);
+    while (atomic_load(&p->state) & joined_mask) pthread_cond_wait(&p->done, &p->lock);
+    atomic_store(&p->caller_asleep, 0);
     pthread_mutex_unlock(&p->lock);
 }

@@ -207,6 +207,9 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 		}
 		m.memory = append(m.memory, memory)
 	}
+	for _, weights := range m.memory[:len(mappings)] {
+		residency.PreferHugePages(weights.bytes)
+	}
 	m.scratch.carve(&carver{bytes: m.memory[len(mappings)].bytes}, c, rows)
 	err = inParallel(ctx, len(list), func(i int) error {
 		p := &list[i]

@@ -30,7 +30,9 @@ func mapMemory(bytes int64) ([]byte, error) {
 	if err := unix.MunmapPtr(unsafe.Add(start, size), alignment-head); err != nil {
 		return nil, err
 	}
-	return unsafe.Slice((*byte)(start), bytes), nil
+	memory := unsafe.Slice((*byte)(start), bytes)
+	PreferHugePages(memory)
+	return memory, nil
 }
 
 func unmapMemory(memory []byte) error {
