@@ -128,6 +128,9 @@ type LayerCall struct {
 	// SharedLater lets a processor that works in the caller's time leave Shared to SharedExperts, which is called next, so that reads of
 	// the routed experts begin earlier. The numbers are the same. One that runs a layer as a single command has computed it by then.
 	SharedLater bool
+	// CachesOnly ends the layer once the caches have the rows' new entries: for rows whose output nobody asks for. X and Selection stay, and Normed,
+	// Shared, Experts and Gates are not used.
+	CachesOnly bool
 	// Experts and Gates are [rows, PerToken], out.
 	Experts []int32
 	Gates   []float32

@@ -154,7 +154,10 @@ func checkLayer(l *compute.LayerCall) error {
 	if l.Config == nil || l.Weights == nil || l.Index < 0 || l.Index >= len(l.Config.Sparse) {
 		return fmt.Errorf("cpu: layer %d has no configuration or no weights", l.Index)
 	}
-	err := first(checkRows(l), checkAttention(l), checkFeedForward(l))
+	err := first(checkRows(l), checkAttention(l))
+	if !l.CachesOnly {
+		err = first(err, checkFeedForward(l))
+	}
 	if err != nil {
 		return fmt.Errorf("layer %d: %w", l.Index, err)
 	}

@@ -314,6 +314,7 @@ func (b *Backend) describe(c *C.cpu_layer_call, l *compute.LayerCall) {
 		input_norm: floats(b, w.InputNorm), post_norm: floats(b, w.PostNorm),
 		output: b.weight(&w.Output), gate: b.weight(&w.Gate), up: b.weight(&w.Up), down: b.weight(&w.Down),
 		row_count: C.int32_t(len(l.Rows)), rows: (*C.cpu_row)(pinned(b, l.Rows)), cos: floats(b, l.Cos), sin: floats(b, l.Sin), x: floats(b, l.X),
+		caches_only: flag(l.CachesOnly),
 	}
 	if a.Kind == container.MLA {
 		c.query_a, c.query_b, c.kv_a, c.kv_b = b.weight(&w.QueryA), b.weight(&w.QueryB), b.weight(&w.KVA), b.weight(&w.KVB)

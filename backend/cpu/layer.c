@@ -116,7 +116,7 @@ static void layer_norm(const float *x, const float *weight, const float *bias, i
     for (int i = 0; i < n; i++) y[i] = (float)((x[i] - mean) * factor) * weight[i] + bias[i];
 }
 
-// MLA: the query's latent is normalised, the cache gets its new entry.
+// MLA: the query's latent is normalised where queries are made, the cache gets its new entry.
 static void latent_rows(void *context, int row0, int row1, int thread) {
     (void)thread;
     row_region *g = context;
@@ -125,7 +125,7 @@ static void latent_rows(void *context, int row0, int row1, int thread) {
     for (int r = row0; r < row1; r++) {
         const cpu_cache *cache = &c->caches[c->rows[r].cache];
         size_t position = (size_t)c->rows[r].position;
-        if (c->query_rank) {
+        if (c->query_rank && !c->caches_only) {
             float *q = g->query_latent + (size_t)r * (size_t)c->query_rank;
             k->normalise(q, c->query_a_norm, c->latent_epsilon, c->query_rank, q);
         }
@@ -136,7 +136,7 @@ static void latent_rows(void *context, int row0, int row1, int thread) {
             float *key = cache->index + position * (size_t)c->index_dim;
             layer_norm(g->index_key + (size_t)r * (size_t)c->index_dim, c->index_key_norm, c->index_key_norm_bias, c->index_dim, key);
             cpu_rope(key, key, c->rope_dim, c->interleaved, row_cos(c, r), row_sin(c, r));
-            k->scale(g->index_weight + (size_t)r * (size_t)c->index_heads, 1 / sqrtf((float)c->index_heads), c->index_heads);
+            if (!c->caches_only) k->scale(g->index_weight + (size_t)r * (size_t)c->index_heads, 1 / sqrtf((float)c->index_heads), c->index_heads);
         }
     }
 }
@@ -178,12 +178,13 @@ static void gqa_rows(void *context, int row0, int row1, int thread) {
         float *q = g->query + (size_t)r * dim * (size_t)c->heads, *key = cache->keys + position * kv_width, *value = cache->values + position * kv_width;
         memcpy(key, g->key + (size_t)r * kv_width, kv_width * sizeof(float));
         memcpy(value, g->value + (size_t)r * kv_width, kv_width * sizeof(float));
-        bias_norm_clip(c, k, q, c->heads, c->query_bias, c->qk_norm ? c->query_norm : NULL);
         bias_norm_clip(c, k, key, c->kv_heads, c->key_bias, c->qk_norm ? c->key_norm : NULL);
         bias_norm_clip(c, k, value, c->kv_heads, c->value_bias, NULL);
-        for (int h = 0; h < c->heads; h++) cpu_rope(q + (size_t)h * dim, q + (size_t)h * dim, c->rope_dim, c->interleaved, row_cos(c, r), row_sin(c, r));
         for (int h = 0; h < c->kv_heads; h++)
             cpu_rope(key + (size_t)h * dim, key + (size_t)h * dim, c->rope_dim, c->interleaved, row_cos(c, r), row_sin(c, r));
+        if (c->caches_only) continue;
+        bias_norm_clip(c, k, q, c->heads, c->query_bias, c->qk_norm ? c->query_norm : NULL);
+        for (int h = 0; h < c->heads; h++) cpu_rope(q + (size_t)h * dim, q + (size_t)h * dim, c->rope_dim, c->interleaved, row_cos(c, r), row_sin(c, r));
     }
 }
 
@@ -211,7 +212,7 @@ static float *grow(cpu_backend *b, int buffer, const cpu_layer_call *c, int colu
     return cpu_buffer_grow(&b->buffer[buffer], (size_t)c->row_count * (size_t)columns);
 }
 
-// query, kv and index projections up to the rotated query; NULL when memory is refused
+// query, kv and index projections up to the rotated query, which caches_only leaves unmade; NULL when memory is refused
 static float *mla_query(cpu_backend *b, const cpu_layer_call *c, const float *xnorm) {
     row_region g = {.b = b, .c = c};
     g.query = grow(b, buffer_query, c, c->heads * (c->nope_dim + c->rope_dim));
@@ -225,15 +226,16 @@ static float *mla_query(cpu_backend *b, const cpu_layer_call *c, const float *xn
     cpu_panels set = cpu_panels_of(xnorm, c->row_count, c->hidden);
     cpu_product list[4];
     int n = 0, bad = 0;
-    bad |= cpu_product_add(b, list, &n, &set, c->query_rank ? &c->query_a : &c->query_b, c->query_rank ? g.query_latent : g.query);
+    if (!c->caches_only) bad |= cpu_product_add(b, list, &n, &set, c->query_rank ? &c->query_a : &c->query_b, c->query_rank ? g.query_latent : g.query);
     bad |= cpu_product_add(b, list, &n, &set, &c->kv_a, g.kv);
     if (c->index_heads) {
         bad |= cpu_product_add(b, list, &n, &set, &c->index_key, g.index_key);
-        bad |= cpu_product_add(b, list, &n, &set, &c->index_score, g.index_weight);
+        if (!c->caches_only) bad |= cpu_product_add(b, list, &n, &set, &c->index_score, g.index_weight);
     }
     if (bad) return NULL;
     cpu_products_run(b, list, n);
     cpu_rows_run(b, latent_rows, &g, c->row_count, 4 * (int64_t)(c->query_rank + c->kv_rank + c->index_dim));
+    if (c->caches_only) return g.query;
     if (c->query_rank) {
         set = cpu_panels_of(g.query_latent, c->row_count, c->query_rank);
         n = 0;
@@ -257,7 +259,7 @@ static float *gqa_query(cpu_backend *b, const cpu_layer_call *c, const float *xn
     cpu_panels set = cpu_panels_of(xnorm, c->row_count, c->hidden);
     cpu_product list[3];
     int n = 0, bad = 0;
-    bad |= cpu_product_add(b, list, &n, &set, &c->query, g.query);
+    if (!c->caches_only) bad |= cpu_product_add(b, list, &n, &set, &c->query, g.query);
     bad |= cpu_product_add(b, list, &n, &set, &c->key, g.key);
     bad |= cpu_product_add(b, list, &n, &set, &c->value, g.value);
     if (bad) return NULL;
@@ -302,6 +304,7 @@ int cpu_layer(cpu_backend *b, const cpu_layer_call *c) {
 
     cpu_normalise(b, c->input_norm, c->epsilon, c->x, xnorm, rows, c->hidden);
     float *query = c->mla ? mla_query(b, c, xnorm) : gqa_query(b, c, xnorm);
+    if (query && c->caches_only) return 0;
     if (!query || cpu_attention(b, c, query, context) != 0 || cpu_linear(b, &c->output, context, hidden, rows) != 0) return -1;
     add_all(b, c->x, hidden, rows, c->hidden);
 

@@ -20,6 +20,7 @@ typedef struct {
     int32_t index_heads, index_dim, index_topk; // index_heads is 0 in layers without an indexer of their own
     int32_t sparse, experts, per_token, sigmoid, groups, top_groups, normalise_gates;
     int32_t shared_later; // shared is left to cpu_shared_experts
+    int32_t caches_only;  // as compute.LayerCall.CachesOnly
     float epsilon, latent_epsilon, scale, clip, routed_scale;
 
     const float *input_norm, *post_norm, *query_a_norm, *kv_a_norm, *query_bias, *key_bias, *value_bias, *query_norm, *key_norm;

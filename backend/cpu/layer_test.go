@@ -457,6 +457,53 @@ func TestScratchStaysWithinItsBound(t *testing.T) {
 	}
 }
 
+// Rows that are only cached get the entries that the whole layer makes, in the same bits, and nothing else is touched or needed.
+func TestCachesOnlyIsTheSameCaches(t *testing.T) {
+	for _, variant := range variants(t) {
+		b := open(t, 3, variant)
+		for _, tc := range layerConfigs() {
+			t.Run(variant+"/"+tc.name, func(t *testing.T) {
+				r := newRandom(t)
+				c := &tc.config
+				w := newWeights(r, c, tc.dense, c.Sparse[0])
+				for _, count := range []int{1, 21} {
+					var rows []compute.Row
+					for i := range count {
+						rows = append(rows, compute.Row{Position: i})
+					}
+					x := normals(r, count*c.Hidden, 1)
+					run := func(only bool) *compute.LayerCall {
+						call := newCall(c, w, rows, []compute.Cache{newCache(c, count)}, x)
+						if call.Selection != nil { // of a layer that shares another's: all positions
+							for i := range call.Selection.Counts {
+								call.Selection.Counts[i] = -1
+							}
+						}
+						if only {
+							call.CachesOnly, call.Normed, call.Shared, call.Experts, call.Gates = true, nil, nil, nil, nil
+						}
+						if err := b.Layer(call); err != nil {
+							t.Fatal(err)
+						}
+						return call
+					}
+					want, got := run(false), run(true)
+					if !slices.Equal(got.X, x) {
+						t.Errorf("%d rows: the residual stream has changed", count)
+					}
+					a, b := &want.Caches[0], &got.Caches[0]
+					for name, pair := range map[string][2][]float32{"latent": {a.Latent, b.Latent}, "rope": {a.Rope, b.Rope}, "index": {a.Index, b.Index},
+						"keys": {a.Keys, b.Keys}, "values": {a.Values, b.Values}} {
+						if !slices.EqualFunc(pair[0], pair[1], func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }) {
+							t.Errorf("%d rows: other entries in %s", count, name)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
 // Shared experts that were left for later are the same bits, and the rest of the layer does not wait for them.
 func TestSharedExpertsLaterAreTheSame(t *testing.T) {
 	nan := float32(math.NaN())

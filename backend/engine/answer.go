@@ -130,7 +130,7 @@ func (a *answer) round(ctx context.Context, last int32, chosen []int32) ([]int32
 			}
 			a.batch = append(a.batch, drafts...)
 		}
-		if err := s.extend(ctx, a.batch, 0, a.request.Route); err != nil {
+		if err := s.extend(ctx, a.batch, 0, 0, a.request.Route); err != nil {
 			return err
 		}
 		logits, err := m.logitsOf(firstRows[:len(a.batch)])
@@ -273,7 +273,12 @@ func (a *answer) prefill(ctx context.Context, text, chosen []int32) ([]int32, er
 					return err
 				}
 			}
-			if err := s.extend(ctx, part, len(text), route); err != nil {
+			// Of a prompt the last token's output is wanted; the prediction layer's caches, and a trace, need all.
+			wanted := 0
+			if !s.drafts() && route == nil {
+				wanted = min(len(text)-1-done, len(part))
+			}
+			if err := s.extend(ctx, part, len(text), wanted, route); err != nil {
 				return err
 			}
 			if len(s.tokens) == len(text) {

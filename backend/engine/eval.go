@@ -27,7 +27,7 @@ func (m *Model) Logits(ctx context.Context, ids []int32, route Route, emit func(
 	for done := 0; done < len(ids); done = len(s.tokens) {
 		part := ids[done:min(len(ids), done+m.scratch.rows)]
 		err := m.turn(ctx, func() error {
-			if err := s.extend(ctx, part, len(ids), route); err != nil {
+			if err := s.extend(ctx, part, len(ids), 0, route); err != nil {
 				return err
 			}
 			for first := 0; first < len(part); first += headRows {

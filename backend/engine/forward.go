@@ -34,9 +34,9 @@ func (r Route) from(first int) Route {
 	}
 }
 
-// forward runs the main layers for a batch. Afterwards m.scratch.x holds the residual stream of its rows, in the order
+// forward runs the main layers for a batch. Afterwards m.scratch.x holds the residual stream of its rows from the first wanted one on, in the order
 // of the batch, and the caches hold the new positions. When it fails, the caches' contents beyond each segment's start are void.
-func (m *Model) forward(ctx context.Context, batch []segment, route Route) error {
+func (m *Model) forward(ctx context.Context, batch []segment, wanted int, route Route) error {
 	rows, err := m.beginBatch(batch)
 	if err != nil {
 		return err
@@ -48,11 +48,15 @@ func (m *Model) forward(ctx context.Context, batch []segment, route Route) error
 	m.times.other += time.Since(began)
 	m.tied = noTie
 	for l := range m.config.Layers {
-		if err := m.layer(ctx, l, batch, route); err != nil {
+		first := 0
+		if l == m.config.Layers-1 {
+			first = wanted // earlier layers' outputs go into the next one's caches
+		}
+		if err := m.layer(ctx, l, batch, first, route); err != nil {
 			return err
 		}
 		if m.indexes(l) {
-			m.tied = min(m.tied, firstTie(m.scratch.selection.Tied, m.rows))
+			m.tied = min(m.tied, firstTie(m.scratch.selection.Tied[first:], m.rows[first:]))
 		}
 	}
 	return nil
@@ -78,25 +82,32 @@ func (m *Model) beginBatch(batch []segment) (int, error) {
 	return len(m.rows), nil
 }
 
-// layer runs one layer on the rows of the batch that beginBatch laid out.
-func (m *Model) layer(ctx context.Context, index int, batch []segment, route Route) error {
+// layer runs one layer on the rows of the batch that beginBatch laid out. Rows before first only get their entries in the caches.
+func (m *Model) layer(ctx context.Context, index int, batch []segment, first int, route Route) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s, c, rows := &m.scratch, m.config, len(m.rows)
+	s, c := &m.scratch, m.config
 	d, k := c.Hidden, c.MoE.PerToken
 	m.caches = m.caches[:0]
 	for _, segment := range batch {
 		m.caches = append(m.caches, segment.cache.layers[index].view)
 	}
-	half := len(c.RoPE.InverseFrequencies)
 	began := time.Now()
-	m.call = compute.LayerCall{
-		Config: c, Index: index, Weights: &m.weights.layers[index],
-		Rows: m.rows, Caches: m.caches,
-		Cos: s.cos[:rows*half], Sin: s.sin[:rows*half], Selection: &s.selection,
-		X: s.x[:rows*d], Normed: s.normed[:rows*d], Shared: s.shared[:rows*d],
+	if first > 0 {
+		m.prepareCall(index, 0, first)
+		m.call.CachesOnly = true
+		if err := m.backend.Layer(&m.call); err != nil {
+			return fmt.Errorf("layer %d: %w", index, err)
+		}
 	}
+	rows := len(m.rows) - first
+	if rows == 0 {
+		m.times.attention += time.Since(began)
+		return nil
+	}
+	m.prepareCall(index, first, len(m.rows))
+	m.call.Normed, m.call.Shared = s.normed[:rows*d], s.shared[:rows*d]
 	if c.Sparse[index] {
 		m.call.Experts, m.call.Gates = s.chosen[:rows*k], s.gates[:rows*k]
 		m.call.SharedLater = m.streams
@@ -107,7 +118,7 @@ func (m *Model) layer(ctx context.Context, index int, batch []segment, route Rou
 	m.times.attention += time.Since(began)
 	if c.Sparse[index] {
 		if route != nil {
-			for r, row := range m.rows {
+			for r, row := range m.call.Rows {
 				route(row.Position, index, m.call.Experts[r*k:][:k])
 			}
 		}
@@ -116,12 +127,27 @@ func (m *Model) layer(ctx context.Context, index int, batch []segment, route Rou
 		}
 	}
 	began = time.Now()
-	bad := firstNotFinite(s.x[:rows*d])
+	bad := firstNotFinite(m.call.X)
 	m.times.other += time.Since(began)
 	if bad >= 0 {
-		return &NumberError{Layer: index, Position: m.rows[bad/d].Position}
+		return &NumberError{Layer: index, Position: m.call.Rows[bad/d].Position}
 	}
 	return nil
+}
+
+// prepareCall lays out m.call for rows first … end-1 of the batch.
+func (m *Model) prepareCall(layer, first, end int) {
+	s, d, half := &m.scratch, m.config.Hidden, len(m.config.RoPE.InverseFrequencies)
+	if all := &s.selection; len(all.Counts) > 0 {
+		topK := m.config.Attention.Index.TopK
+		m.selection = compute.Selection{Counts: all.Counts[first:end], Positions: all.Positions[first*topK : end*topK], Tied: all.Tied[first:end]}
+	}
+	m.call = compute.LayerCall{
+		Config: m.config, Index: layer, Weights: &m.weights.layers[layer],
+		Rows: m.rows[first:end], Caches: m.caches,
+		Cos: s.cos[first*half : end*half], Sin: s.sin[first*half : end*half], Selection: &m.selection,
+		X: s.x[first*d : end*d],
+	}
 }
 
 // NumberError reports that a layer produced something that is not a finite number: damaged weights, or a fault of the processor.
@@ -182,7 +208,7 @@ func (m *Model) routedExperts(ctx context.Context, layer, rows int) error {
 	began := time.Now()
 	m.combine = compute.CombineCall{
 		Rows: rows, PerToken: k, Hidden: d,
-		Gates: m.call.Gates, Output: s.output[:rows*k*d], Shared: s.shared[:rows*d], X: s.x[:rows*d],
+		Gates: m.call.Gates, Output: s.output[:rows*k*d], Shared: m.call.Shared, X: m.call.X,
 	}
 	err = m.backend.Combine(&m.combine)
 	m.times.experts += time.Since(began)

@@ -56,8 +56,8 @@ func (m *Model) guessNext(layer, rows int) error {
 	began := time.Now()
 	defer func() { m.times.other += time.Since(began) }()
 	state, scores := s.guessState[:rows*d], s.guessScores[:rows*experts]
-	for i, x := range s.x[:rows*d] {
-		state[i] = x + s.shared[i]
+	for i, x := range m.call.X {
+		state[i] = x + m.call.Shared[i]
 	}
 	err := errors.Join(
 		m.backend.Normalise(w.PostNorm, m.config.NormEpsilon, state, state, rows),

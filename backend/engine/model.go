@@ -78,11 +78,12 @@ type Model struct {
 	pending []compute.Pending
 	calls   callPool
 	// The calls under way; kept here so that a token allocates nothing.
-	call     compute.LayerCall
-	combine  compute.CombineCall
-	headCall compute.HeadCall
-	pace     *pace
-	guesser  guesser
+	call      compute.LayerCall
+	selection compute.Selection // its rows' part of scratch.selection
+	combine   compute.CombineCall
+	headCall  compute.HeadCall
+	pace      *pace
+	guesser   guesser
 
 	sessions sync.Mutex
 	open     map[*Session]struct{}

@@ -262,7 +262,7 @@ func logitsAfter(t *testing.T, m *Model, s *Session, ids []int32, batches ...int
 	var last []float32
 	for _, n := range batches {
 		err := m.turn(context.Background(), func() error {
-			if err := s.extend(context.Background(), ids[:n], 0, nil); err != nil {
+			if err := s.extend(context.Background(), ids[:n], 0, 0, nil); err != nil {
 				return err
 			}
 			logits, err := m.logitsOf([]int{n - 1})

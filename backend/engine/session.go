@@ -154,14 +154,14 @@ func (s *Session) Generate(ctx context.Context, request Request, emit func(Piece
 }
 
 // extend computes ids after the session's tokens as parts of a text of textTokens tokens (0: one that ends with each of them), and
-// adds them to these once it succeeded. The caller has the model's turn.
-func (s *Session) extend(ctx context.Context, ids []int32, textTokens int, route Route) error {
+// adds them to these once it succeeded. Of those before wanted only what is cached is computed, not the output. The caller has the model's turn.
+func (s *Session) extend(ctx context.Context, ids []int32, textTokens, wanted int, route Route) error {
 	start := len(s.tokens)
 	if err := s.cache.reserve(ctx, start+len(ids), start); err != nil {
 		return err
 	}
 	s.model.batch = append(s.model.batch[:0], segment{&s.cache, start, ids, textTokens})
-	if err := s.model.forward(ctx, s.model.batch, route); err != nil {
+	if err := s.model.forward(ctx, s.model.batch, wanted, route); err != nil {
 		return err
 	}
 	s.tokens = append(s.tokens, ids...)

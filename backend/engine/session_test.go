@@ -74,7 +74,7 @@ func TestTwoConversationsDoNotDisturbEachOther(t *testing.T) {
 				}
 			}
 			batch := []segment{{&a.cache, 20, o.Prompt[20:23], 0}, {&b.cache, 7, other[7:12], 0}}
-			if err := m.forward(context.Background(), batch, nil); err != nil {
+			if err := m.forward(context.Background(), batch, 0, nil); err != nil {
 				return err
 			}
 			logits, err := m.logitsOf([]int{2, 7})

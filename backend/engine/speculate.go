@@ -53,8 +53,9 @@ func (s *Session) cutDrafting(n int) int {
 }
 
 // predict runs the prediction layer for positions from start on: hidden holds the main layers' output at these
-// positions (further ahead, the layer's own), ids the tokens after them. Afterwards scratch.x holds its output.
-func (m *Model) predict(ctx context.Context, cache *kvCache, start int, hidden []float32, ids []int32) error {
+// positions (further ahead, the layer's own), ids the tokens after them. Afterwards scratch.x holds its output from the first wanted position on; those
+// before it are cached.
+func (m *Model) predict(ctx context.Context, cache *kvCache, start int, hidden []float32, ids []int32, wanted int) error {
 	m.batch = append(m.batch[:0], segment{cache, start, ids, 0})
 	rows, err := m.beginBatch(m.batch)
 	if err != nil {
@@ -83,7 +84,7 @@ func (m *Model) predict(ctx context.Context, cache *kvCache, start int, hidden [
 		return fmt.Errorf("drafting: %w", err)
 	}
 	m.times.other += time.Since(began)
-	return m.layer(ctx, m.config.Layers, m.batch, nil)
+	return m.layer(ctx, m.config.Layers, m.batch, wanted, nil)
 }
 
 // catchUp computes the prediction layer's rows that are missing up to the session's last token, which next follows. The last
@@ -96,7 +97,11 @@ func (s *Session) catchUp(ctx context.Context, next int32) (row int, err error) 
 		if len(g.ids) < n {
 			g.ids = append(g.ids, next)
 		}
-		if err := m.predict(ctx, &s.cache, g.rows, g.hidden[:n*d], g.ids); err != nil {
+		wanted := n
+		if g.rows+n == len(s.tokens) {
+			wanted--
+		}
+		if err := m.predict(ctx, &s.cache, g.rows, g.hidden[:n*d], g.ids, wanted); err != nil {
 			return 0, err
 		}
 		g.rows += n
@@ -120,7 +125,7 @@ func (s *Session) draftPrompt(ctx context.Context, prompt []int32) error {
 	if known == 0 {
 		return nil
 	}
-	if err := m.predict(ctx, &s.cache, g.rows, hidden[:known*d], prompt[g.rows+1:][:known]); err != nil {
+	if err := m.predict(ctx, &s.cache, g.rows, hidden[:known*d], prompt[g.rows+1:][:known], known); err != nil {
 		return err
 	}
 	g.rows += known
@@ -139,7 +144,7 @@ func (s *Session) propose(ctx context.Context, next int32, depth int, choose fun
 	for i := range depth {
 		if i > 0 {
 			// Further ahead the layer's own output stands in for the main layers'. These rows are computed again when that is known.
-			if err := m.predict(ctx, &s.cache, g.rows+i-1, m.scratch.headNorm[:d], g.proposed[i-1:]); err != nil {
+			if err := m.predict(ctx, &s.cache, g.rows+i-1, m.scratch.headNorm[:d], g.proposed[i-1:], 0); err != nil {
 				return nil, err
 			}
 			row = 0

@@ -261,7 +261,7 @@ func shape(config *container.Config, index int, gate int) C.coli_layer_shape {
 func describe(call *C.coli_layer_call, l *compute.LayerCall) {
 	w := l.Weights
 	call.shape = shape(l.Config, l.Index, w.Gate.Rows)
-	call.rows, call.caches = C.uint32_t(len(l.Rows)), C.uint32_t(len(l.Caches))
+	call.rows, call.caches, call.caches_only = C.uint32_t(len(l.Rows)), C.uint32_t(len(l.Caches)), flag(l.CachesOnly)
 	call.x, call.normed, call.shared = floats(l.X), floats(l.Normed), floats(l.Shared)
 	call.weights = C.coli_layer_weights{
 		query_a: block(&w.QueryA), query_b: block(&w.QueryB), kv_a: block(&w.KVA), kv_b: block(&w.KVB),

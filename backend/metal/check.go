@@ -143,7 +143,7 @@ func checkLayer(l *compute.LayerCall) error {
 			}
 		}
 	}
-	if c.Sparse[l.Index] {
+	if c.Sparse[l.Index] && !l.CachesOnly {
 		err = first(err, checkFloats("gates", l.Gates, rows, m.PerToken), checkFloats("normed", l.Normed, rows, c.Hidden), checkFloats("shared", l.Shared, rows, c.Hidden))
 		if m.SelectionBias {
 			err = first(err, checkVector("the router's bias", w.RouterBias, m.Experts))

@@ -144,6 +144,7 @@ typedef struct coli_layer_call {
     coli_layer_shape shape;
     coli_layer_weights weights;
     uint32_t rows, caches;
+    uint32_t caches_only; // as compute.LayerCall.CachesOnly
     float *x, *normed, *shared;
 } coli_layer_call;
 // Tables that are copied: in rows, caches, cos, sin; in and out counts, positions (null without an

@@ -159,6 +159,50 @@ func TestLongCallsMayBeCutAnywhere(t *testing.T) {
 	}
 }
 
+// Rows that are only cached get the entries that the whole layer makes, in the same bits, and nothing else is touched or needed.
+func TestCachesOnlyIsTheSameCaches(t *testing.T) {
+	b := open(t)
+	a := newArena(t, b, 64<<20)
+	direct := mla()
+	direct.Attention.QueryRank, direct.Attention.Index = 0, container.Indexer{}
+	whole := gqa()
+	whole.Attention.QKNorm = container.QKNormFull
+	for name, c := range map[string]*container.Config{"MLA": mla(), "MLA with direct queries": direct, "GQA": gqa(), "GQA, whole norm": whole} {
+		for _, rows := range [][]compute.Row{rowsAt(0, 150, 1), rowsAt(0, 140, 35)} {
+			rng := newQuietRand(uint64(len(rows)), 1)
+			a.used = 0
+			call := a.layerCall(rng, c, 1, a.layerWeights(rng, c, 1, one(encodings[6])), rows, 1, 200)
+			cache := &call.Caches[0]
+			parts := [][]float32{cache.Latent, cache.Rope, cache.Index, cache.Keys, cache.Values}
+			var before, want [5][]float32
+			for i, part := range parts {
+				before[i] = slices.Clone(part)
+			}
+			x := slices.Clone(call.X)
+			if err := b.Layer(call); err != nil {
+				t.Fatal(err)
+			}
+			for i, part := range parts {
+				want[i] = slices.Clone(part)
+				copy(part, before[i])
+			}
+			copy(call.X, x)
+			call.CachesOnly, call.Normed, call.Shared, call.Experts, call.Gates = true, nil, nil, nil, nil
+			if err := b.Layer(call); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(call.X, x) {
+				t.Errorf("%s, %d rows: the residual stream has changed", name, len(rows))
+			}
+			for i, part := range parts {
+				if !slices.Equal(part, want[i]) {
+					t.Errorf("%s, %d rows: other entries in part %d of the cache", name, len(rows), i)
+				}
+			}
+		}
+	}
+}
+
 // Contexts of many chunks, and ones where chunks grow.
 func TestLongContexts(t *testing.T) {
 	b := open(t)

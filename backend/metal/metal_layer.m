@@ -214,13 +214,15 @@ static void transform(part *p, HeadParams h, uint32_t heads) {
 
 static void barrier(part *p) { coli_encode_barrier(p->submit); }
 
-// From normed rows to queries in the latent space, caches extended; the indexer's scores and choice on the way.
+// From normed rows to caches extended, and queries in the latent space where they are asked for; the indexer's scores and choice on the way.
 static void encode_latent_queries(part *p) {
     const coli_layer_shape *s = p->s;
     const coli_layer_weights *w = p->w;
     const uint32_t head = query_dim(s);
-    const bool index = indexes(s);
-    if (s->query_rank > 0) {
+    const bool index = indexes(s), queries = !p->call->caches_only;
+    if (!queries) {
+        // their projections are left out
+    } else if (s->query_rank > 0) {
         project(p, &w->query_a, "query projection a", p->normed, p->query_low, NULL);
     } else {
         project(p, &w->query_b, "query projection b", p->normed, p->query, NULL);
@@ -228,10 +230,10 @@ static void encode_latent_queries(part *p) {
     project(p, &w->kv_a, "latent projection", p->normed, p->kv, NULL);
     if (index) {
         project(p, &w->index_key, "index key projection", p->normed, p->index_key, NULL);
-        if (p->selects) project(p, &w->index_score, "index weights", p->normed, p->index_weights, NULL);
+        if (queries && p->selects) project(p, &w->index_score, "index weights", p->normed, p->index_weights, NULL);
     }
     barrier(p);
-    if (s->query_rank > 0) {
+    if (queries && s->query_rank > 0) {
         coli_encode_norm(p->submit, p->query_low, coli_floats(p->submit, w->query_a_norm, s->query_rank, "the norm of query projection a"), p->query_low_normed,
                          s->query_rank, p->count, s->latent_epsilon);
     }
@@ -244,6 +246,7 @@ static void encode_latent_queries(part *p) {
                                   .bias = coli_floats(p->submit, w->index_key_norm_bias, s->index_dim, "index key norm bias"), .dim = s->index_dim,
                                   .rotated = s->rope, .norm = HEAD_NORM_LAYER, .epsilon = 1e-6f, .cache = 3, .out_stride = s->index_dim}, 1);
     }
+    if (!queries) return;
     barrier(p);
     if (s->query_rank > 0) project(p, &w->query_b, "query projection b", p->query_low_normed, p->query, NULL);
     if (index && p->selects) project(p, &w->index_query, "index query projection", p->query_low_normed, p->index_query, NULL);
@@ -283,12 +286,13 @@ static void encode_grouped_queries(part *p) {
     const coli_layer_weights *w = p->w;
     const uint32_t wide = s->heads * s->head_dim, narrow = s->key_heads * s->head_dim;
     const uint64_t key = p->kv, value = p->kv + (uint64_t)narrow * p->count * sizeof(float);
-    project(p, &w->query, "query projection", p->normed, p->query, w->query_bias);
+    const bool queries = !p->call->caches_only;
+    if (queries) project(p, &w->query, "query projection", p->normed, p->query, w->query_bias);
     project(p, &w->key, "key projection", p->normed, key, w->key_bias);
     project(p, &w->value, "value projection", p->normed, value, w->value_bias);
     barrier(p);
     if (s->full_norm) {
-        norm_rows(p, p->query, w->query_norm, "query norm", p->query, wide);
+        if (queries) norm_rows(p, p->query, w->query_norm, "query norm", p->query, wide);
         norm_rows(p, key, w->key_norm, "key norm", key, narrow);
         barrier(p);
     }
@@ -298,7 +302,7 @@ static void encode_grouped_queries(part *p) {
     h.norm = s->head_norm ? HEAD_NORM_RMS : HEAD_NORM_NONE;
     h.in = p->query, h.in_stride = wide, h.out = p->query_rotated, h.out_stride = wide;
     if (s->head_norm) h.weight = coli_floats(p->submit, w->query_norm, s->head_dim, "query norm");
-    transform(p, h, s->heads);
+    if (queries) transform(p, h, s->heads);
     h.in = key, h.in_stride = narrow, h.cache = 1, h.out = 0, h.out_stride = narrow;
     if (s->head_norm) h.weight = coli_floats(p->submit, w->key_norm, s->head_dim, "key norm");
     transform(p, h, s->key_heads);
@@ -394,10 +398,11 @@ static void encode_attention(part *p) {
     barrier(p);
     if (s->latent) {
         encode_latent_queries(p);
-        if (indexes(s) && p->selects) encode_selection(p);
+        if (indexes(s) && p->selects && !p->call->caches_only) encode_selection(p);
     } else {
         encode_grouped_queries(p);
     }
+    if (p->call->caches_only) return;
     encode_attend(p);
     uint64_t values = p->attended;
     if (s->latent) { // from the latent space to each head's values
@@ -560,7 +565,7 @@ static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_r
     coli_submit_wait(submit);
     if (submit->status == COLI_METAL_OK) {
         const uint64_t begin = coli_now();
-        if (indexes(s)) {
+        if (indexes(s) && !call->caches_only) {
             memcpy(counts + first, p.counts_memory, count * sizeof(int32_t));
             memcpy(tied + first, p.tied_memory, count * sizeof(int32_t));
             for (uint32_t i = 0; i < count; i++) {
@@ -581,6 +586,7 @@ static int run_part(coli_metal *metal, const coli_layer_call *call, const coli_r
 
 static int run(coli_metal *metal, const coli_layer_call *call, const coli_row *rows, const coli_cache *caches, const float *cos, const float *sin, int32_t *counts,
                int32_t *positions, int32_t *tied, int32_t *experts, float *gates, bool network, coli_metal_error *error) {
+    network = network && !call->caches_only;
     int status = check_shape(&call->shape, error);
     if (status == COLI_METAL_OK) status = check_attention(call, error);
     if (status == COLI_METAL_OK && network) status = check_network(call, error);
