@@ -52,7 +52,7 @@ INLINE s16 short_pair(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_ep
 INLINE s16 short_four(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
 INLINE s16 short_eight(s16 a, s16 b) { return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)); }
 
-// out[m] = the eight rows' sums of one group with M rows of activations. Sums are kept in order so that all of them stay in registers.
+// out[m] = the eight rows' sums of one group with M rows of activations. Sums of several rows stay in registers only in the order written.
 INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows], const int16_t *const *x, s16 out[3]) {
     s16 four[2][3], pair[2][3], one[2][3];
     UNROLL for (int h = 0; h < 2; h++) {
@@ -62,8 +62,9 @@ INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows],
                     const s16 f = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(at[h * 4 + i * 2 + j] + 16 * k)));
                     UNROLL for (int m = 0; m < M; m++) {
                         const s16 products = _mm256_madd_epi16(f, _mm256_loadu_si256((const __m256i *)(const void *)(x[m] + 16 * k)));
-                        one[j][m] = k == 0 ? products : _mm256_add_epi32(one[j][m], products);
-                        if (M > 1) KEEP_ORDER(one[j][m]);
+                        if (k == 0) one[j][m] = products;
+                        else if (M == 1) one[j][m] = _mm256_add_epi32(one[j][m], products);
+                        else octet_add32(&one[j][m], products);
                     }
                 }
             }
