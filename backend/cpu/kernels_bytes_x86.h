@@ -52,15 +52,19 @@ INLINE void byte_unpack(const int format, const uint8_t *raw, s16 out[4]) {
     if (format == format_int3_g64) {
         const __m128i *p = (const __m128i *)(const void *)raw, *q = (const __m128i *)(const void *)(raw + 24);
         const s16 low = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(p)), _mm_loadu_si128(q), 1);
-        // A byte of the high plane is for eight columns: its halves become the bytes that go with two of the low plane's.
-        const __m128i both = _mm_unpacklo_epi64(_mm_loadl_epi64(p + 1), _mm_loadl_epi64(q + 1)), four = _mm_set1_epi8(15);
-        const __m128i even = _mm_and_si128(both, four), odd = _mm_and_si128(_mm_srli_epi16(both, 4), four);
-        const s16 high = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(even, odd)), _mm_unpackhi_epi8(even, odd), 1);
-        const s16 two = _mm256_set1_epi8(3), top = _mm256_set1_epi8(4);
-        out[0] = _mm256_or_si256(_mm256_and_si256(low, two), _mm256_and_si256(_mm256_slli_epi16(high, 2), top));
-        out[1] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(low, 2), two), _mm256_and_si256(_mm256_slli_epi16(high, 1), top));
-        out[2] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(low, 4), two), _mm256_and_si256(high, top));
-        out[3] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(low, 6), two), _mm256_and_si256(_mm256_srli_epi16(high, 1), top));
+        // A byte of the high plane is for eight columns: its halves go with two bytes of the low plane.
+        const s16 high = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)(raw + 16)), _mm256_setr_epi8(0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15, -1));
+        const s16 half = _mm256_and_si256(_mm256_or_si256(high, _mm256_slli_epi16(high, 4)), _mm256_set1_epi8(15));
+        // Fields 0 and 2, and 1 and 3, become the halves of bytes.
+        const s16 even = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0x04, 0, 0x04, 0x40, 0x44, 0x40, 0x44, 0, 0x04, 0, 0x04, 0x40, 0x44, 0x40, 0x44));
+        const s16 odd = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0x04, 0x04, 0, 0, 0x04, 0x04, 0x40, 0x40, 0x44, 0x44, 0x40, 0x40, 0x44, 0x44));
+        const s16 two = _mm256_set1_epi8(0x33), field = _mm256_set1_epi8(15);
+        const s16 u = _mm256_or_si256(_mm256_and_si256(low, two), _mm256_shuffle_epi8(even, half));
+        const s16 v = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(low, 2), two), _mm256_shuffle_epi8(odd, half));
+        out[0] = _mm256_and_si256(u, field);
+        out[1] = _mm256_and_si256(v, field);
+        out[2] = _mm256_and_si256(_mm256_srli_epi16(u, 4), field);
+        out[3] = _mm256_and_si256(_mm256_srli_epi16(v, 4), field);
         return;
     }
     const s16 v = _mm256_loadu_si256((const __m256i *)(const void *)raw), mask = _mm256_set1_epi8(format == format_int2_row ? 3 : 15);
@@ -87,14 +91,15 @@ INLINE void byte_span_at(const int format, const octet *o, int span, uint8_t res
 INLINE s16 byte_pair(s16 a, s16 b) { return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
 INLINE s16 byte_four(s16 a, s16 b) { return _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
 
-// out[s][m] = the eight rows' sums of a span's group s with M rows of activations.
-INLINE void byte_direct_span(const int format, const int M, const uint8_t *const at[octet_rows], const int8_t *const *x, s16 out[2][3]) {
+// out[s][m] = the eight rows' sums of a span's group s with M rows of activations. Meanwhile as many bytes are fetched.
+INLINE void byte_direct_span(const int format, const int M, const uint8_t *const at[octet_rows], const int8_t *const *x, const uint8_t *fetch, s16 out[2][3]) {
     s16 four[2][3], pair[2][3], one[2][3];
     UNROLL for (int h = 0; h < 2; h++) {
         UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
                 s16 f[4];
                 byte_unpack(format, at[h * 4 + i * 2 + j], f);
+                fetch_part(fetch, byte_span_bytes(format), h * 4 + i * 2 + j);
                 UNROLL for (int m = 0; m < M; m++) {
                     s16 sum = _mm256_maddubs_epi16(f[0], _mm256_loadu_si256((const __m256i *)(const void *)x[m]));
                     UNROLL for (int k = 1; k < byte_fields(format); k++)
@@ -138,9 +143,8 @@ INLINE void byte_direct_octet(const int format, const int scaled, const int M, c
         } else {
             byte_span_at(format, o, span, rest, at);
         }
-        fetch_lines(next + (size_t)span * octet_rows * (size_t)bytes, octet_rows * bytes);
         s16 all[2][3];
-        byte_direct_span(format, M, at, numbers, all);
+        byte_direct_span(format, M, at, numbers, next + (size_t)span * octet_rows * (size_t)bytes, all);
         UNROLL for (int s = 0; s < byte_span(format); s++) {
             const int g = span * byte_span(format) + s;
             if (scaled && g % octet_scale_chunk == 0) octet_scales(o, g, scale);

@@ -58,7 +58,11 @@ INLINE vf block_vector(int format, const uint8_t *raw, vi word, int k) {
     case format_bf16: return v_from_bf16((const uint16_t *)(const void *)raw + k * LANES);
     case format_f16: return v_from_f16((const uint16_t *)(const void *)raw + k * LANES);
     case format_int8_row: return v_from_i8((const int8_t *)raw + k * LANES);
+#ifdef LANES_FP8_PAIRS
+    case format_fp8_b128: return v_half_from_fp8(raw + k / 2 * (2 * LANES), k % 2);
+#else
     case format_fp8_b128: return v_from_fp8(raw + k * LANES);
+#endif
     case format_int2_row: return vi_float(k < 15 ? vi_and(word, vi_set(3u << (2 * (k & 15)))) : vi_shr(word, 30));
     default: return vi_float(k < 7 ? vi_and(word, vi_set(15u << (4 * (k & 7)))) : vi_shr(word, 28));
     }

@@ -3,20 +3,18 @@
 
 enum {
     direct_most = 8,     // most rows of activations for which weights are unpacked in registers
+    step_most = 8,       // most rows of a weight that are multiplied together then
     chunk_columns = 512, // most columns of a tile
     quad = 4,            // weight rows that lie side by side in a tile
     tile_floats = 4096,  // weights of a tile: 16 KiB, half of a first-level cache
     tile_most = 16,      // most quads of a tile
 };
 
-// Block b of a step of rows fetches its part of the next step's rows where those are near. Beyond 16 KiB that is slower than the same place
-// of the next rows (bf16 and f16 of 2048 columns 16.5 to 17.9 GB/s), and beyond 32 KiB than some lines on in each row.
-INLINE void fetch_block(const int R, const uint8_t *const *raw, const uint8_t *step, size_t stride, int b, const int bytes) {
-    const size_t all = (size_t)R * stride;
-    if (all <= 16384) {
-        fetch_lines(step + all + (size_t)b * (size_t)(R * bytes), R * bytes);
-    } else {
-        UNROLL for (int r = 0; r < R; r++) fetch_lines(raw[r] + (all <= 32768 ? all : 1024), bytes);
+// Where block b of a step of rows fetches as many bytes for each row.
+INLINE void fetch_block(const int R, const uint8_t *const *raw, const uint8_t *step, size_t stride, int b, const int bytes, const uint8_t *fetch[8]) {
+    const size_t ahead = fetch_ahead(R, stride, (size_t)b * (size_t)bytes);
+    UNROLL for (int r = 0; r < R; r++) {
+        fetch[r] = fetch_along(stride) ? raw[r] + ahead : step + (size_t)R * stride + (size_t)(b * R + r) * (size_t)bytes;
     }
 }
 
@@ -51,10 +49,11 @@ INLINE void direct_end(const int format, const int R, const int M, const cpu_wei
     }
 }
 
-// One block of R rows added to sum.
-INLINE void direct_block(const int format, const int R, const int M, const uint8_t *const *raw, const float *const *x, int at, vf sum[8][3]) {
+// One block of R rows added to sum. Meanwhile as much is fetched.
+INLINE void direct_block(const int format, const int R, const int M, const uint8_t *const *raw, const float *const *x, int at, const uint8_t *const *fetch, vf sum[8][3]) {
     // Eight rows' words and their sums are more than there are registers: those are read again for every vector.
     const int reread = R == 8 && has_correction(format);
+    if (!fetch_between(M)) UNROLL for (int r = 0; r < R; r++) fetch_lines(fetch[r], (size_t)block_bytes(format));
     const uint8_t *at_row[8];
     vi word[8];
     UNROLL for (int r = 0; r < R; r++) {
@@ -65,6 +64,8 @@ INLINE void direct_block(const int format, const int R, const int M, const uint8
         vf xv[3];
         UNROLL for (int m = 0; m < M; m++) xv[m] = v_load(x[m] + at + (k + has_correction(format)) * LANES);
         UNROLL for (int r = 0; r < R; r++) {
+            const int done = k * R + r, row = done / block_vectors(format);
+            if (fetch_between(M)) fetch_part(fetch[row], block_bytes(format) / block_vectors(format), done % block_vectors(format));
             if (reread) FORGET(at_row[r]);
             vf f = block_vector(format, raw[r], reread ? block_word(format, at_row[r]) : word[r], k);
             UNROLL for (int m = 0; m < M; m++) sum[r][m] = v_fma(f, xv[m], sum[r][m]);
@@ -84,14 +85,15 @@ INLINE void direct_whole(const int format, const int R, const int M, const cpu_w
         if (b == full) {
             for (int r = 0; r < R; r++) d.raw[r] = padded(rest[r], d.raw[r], stride - (size_t)full * (size_t)bb, (size_t)bb);
         }
-        fetch_block(R, d.raw, step, stride, b, bb);
+        const uint8_t *fetch[8];
+        fetch_block(R, d.raw, step, stride, b, bb, fetch);
         if (has_correction(format)) {
             UNROLL for (int m = 0; m < M; m++) {
                 vf correction = v_load(x[m] + b * pb);
                 UNROLL for (int r = 0; r < R; r++) d.sum[r][m] = v_add(d.sum[r][m], correction);
             }
         }
-        direct_block(format, R, M, d.raw, x, b * pb, d.sum);
+        direct_block(format, R, M, d.raw, x, b * pb, fetch, d.sum);
         UNROLL for (int r = 0; r < R; r++) d.raw[r] += bb;
     }
     direct_end(format, R, M, w, row, &d, y, at);
@@ -120,13 +122,14 @@ INLINE void direct_grouped(const int format, const int kind, const int R, const 
                 scale[r] = v_load(lanes);
             }
         }
-        fetch_block(R, d.raw, step, stride, b, bb);
+        const uint8_t *fetch[8];
+        fetch_block(R, d.raw, step, stride, b, bb, fetch);
         vf block[8][3];
         UNROLL for (int m = 0; m < M; m++) {
             vf first = has_correction(format) ? v_load(x[m] + b * pb) : v_zero();
             UNROLL for (int r = 0; r < R; r++) block[r][m] = first;
         }
-        direct_block(format, R, M, d.raw, x, b * pb, block);
+        direct_block(format, R, M, d.raw, x, b * pb, fetch, block);
         UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < M; m++) d.sum[r][m] = v_fma(scale[r], block[r][m], d.sum[r][m]);
         UNROLL for (int r = 0; r < R; r++) d.raw[r] += bb;
     }
@@ -405,7 +408,20 @@ enum { whole_scratch = byte_scratch };
 #endif
 enum { product_scratch = LARGER(sizeof(tile_memory), whole_scratch) / sizeof(float) };
 
+// A stretch's first rows and their scales, which no rows before them have fetched.
+static void fetch_first(const cpu_weight *w, int row0, int row1) {
+    const size_t rows = (size_t)(row1 - row0 < step_most ? row1 - row0 : step_most), stride = cpu_row_bytes(w);
+    const uint8_t *first = (const uint8_t *)w->data + (size_t)row0 * stride;
+    if (byte_fits(w) && byte_scale_step(w)) fetch_lines((const uint8_t *)row_scales(w, row0), rows * (size_t)scale_count(w) * sizeof(float));
+    if (fetch_along(stride)) {
+        for (size_t r = 0; r < rows; r++) fetch_lines(first + r * stride, fetch_distance);
+    } else {
+        fetch_lines(first, rows * stride);
+    }
+}
+
 static void product(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, float *scratch) {
+    if (n <= direct_most) fetch_first(w, row0, row1);
     if (byte_fits(w)) {
         byte_product(w, row0, row1, n, x, y, scratch);
         return;

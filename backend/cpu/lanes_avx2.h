@@ -57,6 +57,13 @@ static inline vf v_from_fp8(const uint8_t *p) {
     __m128i b = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p)), 7);
     return _mm256_cvtph_ps(_mm_and_si128(b, _mm_set1_epi16((short)0xBF80)));
 }
+// Half of sixteen, which are widened together: both are wanted one after the other.
+#define LANES_FP8_PAIRS
+static inline vf v_half_from_fp8(const uint8_t *p, int half) {
+    __m256i b = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)), 7);
+    b = _mm256_and_si256(b, _mm256_set1_epi16((short)0xBF80));
+    return _mm256_cvtph_ps(half ? _mm256_extracti128_si256(b, 1) : _mm256_castsi256_si128(b));
+}
 
 static inline vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 static inline vi vi_set(uint32_t x) { return _mm256_set1_epi32((int)x); }
