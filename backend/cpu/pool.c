@@ -20,6 +20,13 @@ enum { worth_waking = 300 * 1000, worth_sharing = 60 * 1000 };
 enum { joined_bits = 15 };
 static const uint64_t joined_mask = (1u << joined_bits) - 1, open_flag = 1u << joined_bits, region_step = 1u << (joined_bits + 1);
 
+// A thread takes units from its own stretch one after the other: what a unit fetches behind its weights' last rows is the thread's next.
+// With nothing left there, it takes the others'.
+typedef struct {
+    _Alignas(64) atomic_int next;
+    int end;
+} unit_range;
+
 struct cpu_pool {
     int threads, workers; // workers: started threads, threads-1 of them
     pthread_t *handles;
@@ -28,8 +35,7 @@ struct cpu_pool {
     // Of the open region; written while none is open and nobody has joined.
     cpu_unit *fn;
     void *context;
-    int units;
-    atomic_int next;
+    unit_range *ranges; // of each thread
 
     atomic_int looking; // workers awake between regions
     atomic_int stopping;
@@ -88,8 +94,11 @@ static void sleep_until_called(cpu_pool *p, uint64_t seen) {
     pthread_mutex_unlock(&p->lock);
 }
 
-static void take_units(cpu_pool *p, cpu_unit *fn, void *context, int units, int thread) {
-    for (int u; (u = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < units;) fn(context, u, thread);
+static void take_units(cpu_pool *p, cpu_unit *fn, void *context, int thread) {
+    for (int i = 0; i < p->threads; i++) {
+        unit_range *r = &p->ranges[(thread + i) % p->threads];
+        for (int u; (u = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed)) < r->end;) fn(context, u, thread);
+    }
 }
 
 static void *worker(void *argument) {
@@ -104,7 +113,7 @@ static void *worker(void *argument) {
         uint64_t state = atomic_load(&p->state);
         if (!(state & open_flag) || !atomic_compare_exchange_strong(&p->state, &state, state + 1)) continue;
         seen = state / region_step;
-        take_units(p, p->fn, p->context, p->units, start.thread);
+        take_units(p, p->fn, p->context, start.thread);
         if (atomic_fetch_sub(&p->state, 1) % open_flag == 1 && atomic_load(&p->caller_asleep)) {
             pthread_mutex_lock(&p->lock);
             pthread_cond_signal(&p->done);
@@ -118,7 +127,9 @@ cpu_pool *cpu_pool_new(int threads) {
     if (!p) return NULL;
     p->threads = threads;
     p->handles = calloc((size_t)threads, sizeof *p->handles);
-    if (!p->handles || pthread_mutex_init(&p->lock, NULL) != 0) {
+    p->ranges = aligned_alloc(_Alignof(unit_range), (size_t)threads * sizeof *p->ranges);
+    if (!p->handles || !p->ranges || pthread_mutex_init(&p->lock, NULL) != 0) {
+        free(p->ranges);
         free(p->handles);
         free(p);
         return NULL;
@@ -152,6 +163,7 @@ void cpu_pool_free(cpu_pool *p) {
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->done);
     pthread_mutex_destroy(&p->lock);
+    free(p->ranges);
     free(p->handles);
     free(p);
 }
@@ -179,8 +191,10 @@ void cpu_pool_run(cpu_pool *p, cpu_unit *fn, void *context, int units, int64_t c
     }
     p->fn = fn;
     p->context = context;
-    p->units = units;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    for (int t = 0; t < p->threads; t++) {
+        p->ranges[t].end = (int)((int64_t)units * (t + 1) / p->threads);
+        atomic_store_explicit(&p->ranges[t].next, (int)((int64_t)units * t / p->threads), memory_order_relaxed);
+    }
     atomic_store(&p->state, (atomic_load(&p->state) / region_step + 1) * region_step + open_flag);
     if (atomic_load(&p->asleep) > 0) {
         pthread_mutex_lock(&p->lock);
@@ -191,7 +205,7 @@ void cpu_pool_run(cpu_pool *p, cpu_unit *fn, void *context, int units, int64_t c
         }
         pthread_mutex_unlock(&p->lock);
     }
-    take_units(p, fn, context, units, 0);
+    take_units(p, fn, context, 0);
     atomic_fetch_and(&p->state, ~open_flag);
     if (joined_end(p)) return;
     pthread_mutex_lock(&p->lock);
