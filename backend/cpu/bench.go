@@ -1,6 +1,5 @@
 package cpu
 
-// #include <stdlib.h>
 // #include "matrix.h"
 import "C"
 
@@ -10,7 +9,10 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"colibri/backend/container"
+	"colibri/backend/hugepages"
 )
 
 // benchBytes is the memory that measurements go through: several times the largest last-level caches of desktop processors.
@@ -23,22 +25,33 @@ const (
 	productTime  = 20 * time.Millisecond
 )
 
+// benchMemory is memory as weights have it, in large pages where there are any.
+func benchMemory(bytes int64) ([]byte, error) {
+	memory, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("cpu: memory for a measurement: %w", err)
+	}
+	hugepages.Prefer(memory)
+	return memory, nil
+}
+
+func freeBenchMemory(memory []byte) { _ = unix.Munmap(memory) } // an error would mean that it was not mapped
+
 // MeasureReadBandwidth reads memory with all threads and returns the best of a few passes in bytes a second.
 func (b *Backend) MeasureReadBandwidth() (float64, error) {
 	if err := b.enter(); err != nil {
 		return 0, err
 	}
 	defer b.leave()
-	memory := C.calloc(1, benchBytes)
-	if memory == nil {
-		return 0, errMemory
+	memory, err := benchMemory(benchBytes)
+	if err != nil {
+		return 0, err
 	}
-	defer C.free(memory)
-	bytes := unsafe.Slice((*byte)(memory), benchBytes)
-	for i := 0; i < len(bytes); i += 4096 {
-		bytes[i] = byte(i >> 12) // every page its own: untouched ones are all the same page of zeros
+	defer freeBenchMemory(memory)
+	for i := 0; i < len(memory); i += 4096 {
+		memory[i] = byte(i >> 12) // every page its own: untouched ones are all the same page of zeros
 	}
-	rate := float64(C.cpu_read_bandwidth(b.c, memory, benchBytes, 5))
+	rate := float64(C.cpu_read_bandwidth(b.c, unsafe.Pointer(&memory[0]), benchBytes, 5))
 	if rate < 0 {
 		return 0, errMemory
 	}
@@ -65,7 +78,7 @@ func (b *Backend) ProductRate(encoding container.Encoding, rows, columns, batch 
 	if err != nil {
 		return 0, err
 	}
-	defer C.free(w.memory)
+	defer freeBenchMemory(w.memory)
 	x, y := make([]float32, batch*columns), make([]float32, batch*rows)
 	for i := range x {
 		x[i] = w.random.Float32() - 0.5
@@ -86,7 +99,7 @@ func (b *Backend) ProductRate(encoding container.Encoding, rows, columns, batch 
 
 // benchWeights are weights of one encoding and shape whose memory the caller frees.
 type benchWeights struct {
-	memory unsafe.Pointer
+	memory []byte
 	blocks []container.Block
 	each   int64 // bytes of one, scales included
 	random *rand.Rand
@@ -103,12 +116,11 @@ func (b *Backend) benchWeights(encoding container.Encoding, rows, columns int, b
 	data, scales := encoding.DataBytes(rows, columns), encoding.ScaleCount(rows, columns)
 	each := ((data+3)/4*4 + 4*scales + 63) / 64 * 64
 	count := max(1, bytes/each)
-	w := &benchWeights{memory: C.malloc(C.size_t(each * count)), blocks: make([]container.Block, count), each: data + 4*scales,
-		random: rand.New(rand.NewPCG(1, 2))}
-	if w.memory == nil {
-		return nil, errMemory
+	all, err := benchMemory(each * count)
+	if err != nil {
+		return nil, err
 	}
-	all := unsafe.Slice((*byte)(w.memory), each*count)
+	w := &benchWeights{memory: all, blocks: make([]container.Block, count), each: data + 4*scales, random: rand.New(rand.NewPCG(1, 2))}
 	// Any bits are numbers in the integer formats; these are small finite ones in the others too. One block of them is repeated.
 	first := all[:min(len(all), 1<<20)]
 	for i := 0; i+8 <= len(first); i += 8 {
@@ -147,7 +159,7 @@ func (b *Backend) kernelBandwidth(encoding container.Encoding, rows, columns int
 	if err != nil {
 		return 0, err
 	}
-	defer C.free(w.memory)
+	defer freeBenchMemory(w.memory)
 	x, y := make([]float32, columns), make([]float32, rows)
 	for i := range x {
 		x[i] = w.random.Float32() - 0.5

@@ -16,6 +16,7 @@ import (
 
 	"colibri/backend/compute"
 	"colibri/backend/container"
+	"colibri/backend/hugepages"
 	"colibri/backend/metal"
 	"colibri/backend/residency"
 	"colibri/backend/telemetry"
@@ -209,7 +210,7 @@ func (m *Model) load(ctx context.Context, source *container.Container, options O
 		m.memory = append(m.memory, memory)
 	}
 	for _, weights := range m.memory[:len(mappings)] {
-		residency.PreferHugePages(weights.bytes)
+		hugepages.Prefer(weights.bytes)
 	}
 	m.scratch.carve(&carver{bytes: m.memory[len(mappings)].bytes}, c, rows)
 	err = inParallel(ctx, len(list), func(i int) error {

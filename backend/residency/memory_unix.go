@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"colibri/backend/container"
+	"colibri/backend/hugepages"
 )
 
 // mapMemory makes an anonymous private mapping that begins on a multiple of container.ExpertAlignment, as backends ask
@@ -31,7 +32,7 @@ func mapMemory(bytes int64) ([]byte, error) {
 		return nil, err
 	}
 	memory := unsafe.Slice((*byte)(start), bytes)
-	PreferHugePages(memory)
+	hugepages.Prefer(memory)
 	return memory, nil
 }
 
