@@ -1,8 +1,13 @@
-// Part of kernels_bytes.h, in AVX2, which AVX-512 processors have too.
+// Part of kernels_bytes.h, in AVX2, and in AVX-512 where that has VNNI: sums are whole numbers, and so the same.
 
 enum {
     byte_octets = 2, // eights of rows, side by side in a tile
     byte_chunk = 16, // groups of a tile: 16 KiB of weights
+#ifdef LANES_VNNI
+    byte_tile_most = 8, // rows of activations that are multiplied with a tile's weights together
+#else
+    byte_tile_most = 4,
+#endif
 };
 
 static void byte_prepare(int fields, const float *x, int columns, float *panel) {
@@ -88,8 +93,27 @@ INLINE void byte_span_at(const int format, const octet *o, int span, uint8_t res
 
 // ---- few rows ----
 
+// A row's fields times a span of activations, in sums of 16 bits, which the first steps towards eight rows' sums keep, or of 32.
+#ifdef LANES_VNNI
+INLINE s16 byte_products(const int fields, const s16 f[4], const int8_t *x) {
+    s16 sum = _mm256_setzero_si256();
+    UNROLL for (int k = 0; k < fields; k++) sum = _mm256_dpbusd_epi32(sum, f[k], _mm256_loadu_si256((const __m256i *)(const void *)(x + 32 * k)));
+    return sum;
+}
+INLINE s16 byte_pair(s16 a, s16 b) { return octet_pair(a, b); }
+INLINE s16 byte_four(s16 a, s16 b) { return octet_four(a, b); }
+#else
+INLINE s16 byte_products(const int fields, const s16 f[4], const int8_t *x) {
+    s16 sum = _mm256_maddubs_epi16(f[0], _mm256_loadu_si256((const __m256i *)(const void *)x));
+    UNROLL for (int k = 1; k < fields; k++)
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(f[k], _mm256_loadu_si256((const __m256i *)(const void *)(x + 32 * k))));
+    return sum;
+}
 INLINE s16 byte_pair(s16 a, s16 b) { return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
-INLINE s16 byte_four(s16 a, s16 b) { return _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
+INLINE s16 byte_four(s16 a, s16 b) {
+    return _mm256_madd_epi16(_mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)), _mm256_set1_epi16(1));
+}
+#endif
 
 // out[s][m] = the eight rows' sums of a span's group s with M rows of activations. Meanwhile as many bytes are fetched.
 INLINE void byte_direct_span(const int format, const int M, const uint8_t *const at[octet_rows], const int8_t *const *x, const uint8_t *fetch, s16 out[2][3]) {
@@ -100,16 +124,11 @@ INLINE void byte_direct_span(const int format, const int M, const uint8_t *const
                 s16 f[4];
                 byte_unpack(format, at[h * 4 + i * 2 + j], f);
                 fetch_part(fetch, byte_span_bytes(format), h * 4 + i * 2 + j);
-                UNROLL for (int m = 0; m < M; m++) {
-                    s16 sum = _mm256_maddubs_epi16(f[0], _mm256_loadu_si256((const __m256i *)(const void *)x[m]));
-                    UNROLL for (int k = 1; k < byte_fields(format); k++)
-                        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(f[k], _mm256_loadu_si256((const __m256i *)(const void *)(x[m] + 32 * k))));
-                    one[j][m] = sum;
-                }
+                UNROLL for (int m = 0; m < M; m++) one[j][m] = byte_products(byte_fields(format), f, x[m]);
             }
             UNROLL for (int m = 0; m < M; m++) pair[i][m] = byte_pair(one[0][m], one[1][m]);
         }
-        UNROLL for (int m = 0; m < M; m++) four[h][m] = _mm256_madd_epi16(byte_four(pair[0][m], pair[1][m]), _mm256_set1_epi16(1));
+        UNROLL for (int m = 0; m < M; m++) four[h][m] = byte_four(pair[0][m], pair[1][m]);
     }
     UNROLL for (int m = 0; m < M; m++) {
         const s16 first = _mm256_permute2x128_si256(four[0][m], four[1][m], 0x20), second = _mm256_permute2x128_si256(four[0][m], four[1][m], 0x31);
@@ -174,7 +193,7 @@ INLINE void byte_direct(const int format, const int scaled, const int M, const c
 
 typedef struct {
     s16 weights[byte_chunk][byte_group / 4][byte_octets]; // fours of columns; eight rows in the lanes
-    __m256 scales[byte_octets][byte_chunk];
+    __m256 scales[byte_chunk][byte_octets];
     __m256 sums[product_batch][byte_octets];
 } byte_tile;
 
@@ -201,6 +220,38 @@ INLINE size_t byte_four_at(const int format, int g, int p) {
 }
 
 // The tile's groups, g0 being the first of them, times M rows of activations.
+#ifdef LANES_VNNI
+INLINE void byte_tile_rows(const int format, const int scaled, const int M, byte_tile *t, int g0, int chunk, int groups, const float *const *x, int m0) {
+    const float *scales[byte_tile_most];
+    const int32_t *offsets[byte_tile_most];
+    UNROLL for (int m = 0; m < M; m++) {
+        scales[m] = byte_scales(x[m0 + m], groups) + g0;
+        offsets[m] = byte_sums(x[m0 + m], groups) + g0;
+    }
+    for (int g = 0; g < chunk; g++) {
+        __m512i sum[byte_tile_most];
+        const int8_t *numbers[byte_tile_most];
+        UNROLL for (int m = 0; m < M; m++) {
+            numbers[m] = byte_numbers(x[m0 + m]) + byte_four_at(format, g0 + g, 0);
+            sum[m] = _mm512_set1_epi32(-(offsets[m][g] << byte_offset_bits(format)));
+        }
+        UNROLL for (int p = 0; p < byte_group / 4; p++) {
+            const __m512i w = _mm512_loadu_si512(t->weights[g][p]);
+            UNROLL for (int m = 0; m < M; m++) {
+                int32_t four;
+                memcpy(&four, numbers[m] + byte_four_at(format, 0, p), 4);
+                sum[m] = _mm512_dpbusd_epi32(sum[m], w, _mm512_set1_epi32(four));
+            }
+        }
+        UNROLL for (int m = 0; m < M; m++) {
+            const __m512 step = _mm512_set1_ps(scales[m][g]);
+            const __m512 both = scaled ? _mm512_mul_ps(_mm512_loadu_ps(t->scales[g]), step) : step;
+            float *to = (float *)t->sums[m0 + m];
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m]), both, _mm512_loadu_ps(to)));
+        }
+    }
+}
+#else
 INLINE void byte_tile_rows(const int format, const int scaled, const int M, byte_tile *t, int g0, int chunk, int groups, const float *const *x, int m0) {
     for (int g = 0; g < chunk; g++) {
         s16 sum[4][byte_octets];
@@ -232,12 +283,13 @@ INLINE void byte_tile_rows(const int format, const int scaled, const int M, byte
             const __m256 step = _mm256_set1_ps(byte_scales(x[m0 + m], groups)[g0 + g]);
             const s16 offset = _mm256_slli_epi32(_mm256_set1_epi32(byte_sums(x[m0 + m], groups)[g0 + g]), byte_offset_bits(format));
             UNROLL for (int o = 0; o < byte_octets; o++) {
-                const __m256 both = scaled ? _mm256_mul_ps(t->scales[o][g], step) : step;
+                const __m256 both = scaled ? _mm256_mul_ps(t->scales[g][o], step) : step;
                 t->sums[m0 + m][o] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(sum[m][o], offset)), both, t->sums[m0 + m][o]);
             }
         }
     }
 }
+#endif
 
 INLINE void byte_tiles(const int format, const int scaled, const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, byte_tile *t) {
     const int groups = byte_groups(w->columns), own = (w->columns + byte_group - 1) / byte_group;
@@ -257,14 +309,22 @@ INLINE void byte_tiles(const int format, const int scaled, const cpu_weight *w, 
                     byte_tile_span(format, at, t->weights + g, o);
                 }
                 if (scaled) {
-                    for (int g = 0; g < chunk; g += octet_scale_chunk) octet_scales(&octets[o], g0 + g, t->scales[o] + g);
+                    for (int g = 0; g < chunk; g += octet_scale_chunk) {
+                        __m256 scale[octet_scale_chunk];
+                        octet_scales(&octets[o], g0 + g, scale);
+                        UNROLL for (int i = 0; i < octet_scale_chunk; i++) t->scales[g + i][o] = scale[i];
+                    }
                 }
             }
             int m = 0;
-            for (; n - m >= 4; m += 4) {
+            for (; n - m >= byte_tile_most; m += byte_tile_most) {
                 // Results lie apart in more memory than a second-level cache has: storing waited for it a tenth of the time.
-                UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                UNROLL for (int i = 0; i < byte_tile_most; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                byte_tile_rows(format, scaled, byte_tile_most, t, g0, chunk, groups, x, m);
+            }
+            if (byte_tile_most > 4 && n - m >= 4) {
                 byte_tile_rows(format, scaled, 4, t, g0, chunk, groups, x, m);
+                m += 4;
             }
             switch (n - m) {
             case 3: byte_tile_rows(format, scaled, 3, t, g0, chunk, groups, x, m); break;

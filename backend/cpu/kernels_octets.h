@@ -14,6 +14,11 @@ typedef __m256i s16; // 32 bytes, 16 numbers of 16 bits, or 8 of 32
 INLINE void octet_add16(s16 *sum, s16 x) { __asm__("vpaddw %1, %0, %0" : "+x"(*sum) : "x"(x)); }
 INLINE void octet_add32(s16 *sum, s16 x) { __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "x"(x)); }
 
+// a's and b's sums by pairs of 32-bit lanes: the first step of three that turn eight vectors into one of their sums.
+INLINE s16 octet_pair(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
+INLINE s16 octet_four(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
+INLINE s16 octet_eight(s16 a, s16 b) { return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)); }
+
 // Where eight rows are, and what of them is beyond the matrix's last row.
 typedef struct {
     const uint8_t *raw[octet_rows];

@@ -10,6 +10,11 @@ enum {
     short_group = 64,    // columns that share a scale
     short_octets = 2,    // eights of rows, side by side in a tile
     short_chunk = 8,     // groups of a tile: 16 KiB of weights
+#ifdef LANES_VNNI
+    short_tile_most = 8, // rows of activations that are multiplied with a tile's weights together
+#else
+    short_tile_most = 4,
+#endif
     short_few = 6,       // most rows of activations that are multiplied without a tile
     short_columns = 128, // least columns of a weight that is multiplied so
 };
@@ -47,11 +52,6 @@ INLINE void short_group_at(const octet *o, int g, uint8_t rest[octet_rows][short
 
 // ---- few rows ----
 
-// a's and b's sums by pairs of lanes: the first step of three that turn eight vectors into one of their sums.
-INLINE s16 short_pair(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
-INLINE s16 short_four(s16 a, s16 b) { return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
-INLINE s16 short_eight(s16 a, s16 b) { return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)); }
-
 // out[m] = the eight rows' sums of one group with M rows of activations. Sums of several rows stay in registers only in the order written.
 // Meanwhile a line is fetched for each of the rows, so far apart.
 INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows], const int16_t *const *x, const uint8_t *fetch, size_t apart, s16 out[3]) {
@@ -64,18 +64,23 @@ INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows],
                 UNROLL for (int k = 0; k < 4; k++) {
                     const s16 f = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(at[h * 4 + i * 2 + j] + 16 * k)));
                     UNROLL for (int m = 0; m < M; m++) {
-                        const s16 products = _mm256_madd_epi16(f, _mm256_loadu_si256((const __m256i *)(const void *)(x[m] + 16 * k)));
+                        const s16 xv = _mm256_loadu_si256((const __m256i *)(const void *)(x[m] + 16 * k));
+#ifdef LANES_VNNI
+                        one[j][m] = _mm256_dpwssd_epi32(k == 0 ? _mm256_setzero_si256() : one[j][m], f, xv);
+#else
+                        const s16 products = _mm256_madd_epi16(f, xv);
                         if (k == 0) one[j][m] = products;
                         else if (M == 1) one[j][m] = _mm256_add_epi32(one[j][m], products);
                         else octet_add32(&one[j][m], products);
+#endif
                     }
                 }
             }
-            UNROLL for (int m = 0; m < M; m++) pair[i][m] = short_pair(one[0][m], one[1][m]);
+            UNROLL for (int m = 0; m < M; m++) pair[i][m] = octet_pair(one[0][m], one[1][m]);
         }
-        UNROLL for (int m = 0; m < M; m++) four[h][m] = short_four(pair[0][m], pair[1][m]);
+        UNROLL for (int m = 0; m < M; m++) four[h][m] = octet_four(pair[0][m], pair[1][m]);
     }
-    UNROLL for (int m = 0; m < M; m++) out[m] = short_eight(four[0][m], four[1][m]);
+    UNROLL for (int m = 0; m < M; m++) out[m] = octet_eight(four[0][m], four[1][m]);
 }
 
 // One octet of rows: full ones lie a stride apart, and those of a last octet wherever o says.
@@ -155,6 +160,30 @@ INLINE void short_tile_group(const uint8_t *const at[octet_rows], s16 (*out)[sho
 }
 
 // The tile's groups, g0 being the first of them, times M rows of activations.
+#ifdef LANES_VNNI
+INLINE void short_tile_rows(const int M, short_tile *t, int g0, int chunk, int groups, const float *const *x, int m0) {
+    const char *numbers[short_tile_most];
+    UNROLL for (int m = 0; m < M; m++) numbers[m] = (const char *)x[m0 + m] + (size_t)g0 * short_group * sizeof(int16_t);
+    for (int g = 0; g < chunk; g++) {
+        __m512i sum[short_tile_most];
+        UNROLL for (int m = 0; m < M; m++) sum[m] = _mm512_setzero_si512();
+        UNROLL for (int p = 0; p < short_group / 2; p++) {
+            const __m512i w = _mm512_loadu_si512(t->weights[g][p]);
+            UNROLL for (int m = 0; m < M; m++) {
+                int32_t two;
+                memcpy(&two, numbers[m] + 4 * p, 4);
+                sum[m] = _mm512_dpwssd_epi32(sum[m], w, _mm512_set1_epi32(two));
+            }
+        }
+        UNROLL for (int m = 0; m < M; m++) {
+            const __m512 step = _mm512_set1_ps(short_scales(x[m0 + m], groups)[g0 + g]);
+            float *to = (float *)t->sums[m0 + m];
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m]), step, _mm512_loadu_ps(to)));
+            numbers[m] += short_group * sizeof(int16_t);
+        }
+    }
+}
+#else
 INLINE void short_tile_rows(const int M, short_tile *t, int g0, int chunk, int groups, const float *const *x, int m0) {
     const char *numbers[4];
     UNROLL for (int m = 0; m < M; m++) numbers[m] = (const char *)x[m0 + m] + (size_t)g0 * short_group * sizeof(int16_t);
@@ -180,6 +209,7 @@ INLINE void short_tile_rows(const int M, short_tile *t, int g0, int chunk, int g
         }
     }
 }
+#endif
 
 static void short_tiles(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, short_tile *t) {
     const int groups = short_groups(w->columns);
@@ -199,10 +229,14 @@ static void short_tiles(const cpu_weight *w, int row0, int row1, int n, const fl
                 }
             }
             int m = 0;
-            for (; n - m >= 4; m += 4) {
+            for (; n - m >= short_tile_most; m += short_tile_most) {
                 // Results lie apart in more memory than a second-level cache has: storing waited for it a tenth of the time.
-                UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                UNROLL for (int i = 0; i < short_tile_most; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                short_tile_rows(short_tile_most, t, g0, chunk, groups, x, m);
+            }
+            if (short_tile_most > 4 && n - m >= 4) {
                 short_tile_rows(4, t, g0, chunk, groups, x, m);
+                m += 4;
             }
             switch (n - m) {
             case 3: short_tile_rows(3, t, g0, chunk, groups, x, m); break;

@@ -1,5 +1,7 @@
-// Sixteen float lanes: AVX-512 F, BW, VL, DQ.
+// Sixteen float lanes: AVX-512 F, BW, VL, DQ, and VNNI for whole numbers.
 #include "lanes_x86.h"
+
+#define LANES_VNNI // whole numbers are multiplied and added to 32-bit sums by one instruction
 
 #define LANES 16
 typedef __m512 vf;

@@ -24,7 +24,8 @@ var benchEncodings = []string{"int8-row", "int4-g64", "int4-row", "int2-row", "i
 // last-level caches behind.
 var benchShapes = [][2]int{{2048, 6144}, {6144, 2048}}
 
-// benchKernels measures memory, and the kernels that multiply a weight with one row.
+// benchKernels measures the kernels that multiply a weight with one row, each beside memory: how fast that is read
+// varies twofold within seconds on shared machines.
 func benchKernels(ctx context.Context, report *benchReport, rounds int) (err error) {
 	backend, err := cpu.New(runtime.NumCPU())
 	if err != nil {
@@ -32,25 +33,32 @@ func benchKernels(ctx context.Context, report *benchReport, rounds int) (err err
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 	report.Machine += ", " + backend.Name()
-	if report.ReadBandwidth, err = median(rounds, backend.MeasureReadBandwidth); err != nil {
-		return err
-	}
+	var reads []float64
 	for _, name := range benchEncodings {
 		encoding, err := container.ParseEncoding(name)
 		if err != nil {
 			return err
 		}
 		for _, shape := range benchShapes {
-			if err := ctx.Err(); err != nil {
-				return err
+			var rates, shares []float64
+			for range rounds {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				read, err := backend.MeasureReadBandwidth()
+				if err != nil {
+					return err
+				}
+				rate, err := backend.KernelBandwidth(encoding, shape[0], shape[1])
+				if err != nil {
+					return err
+				}
+				reads, rates, shares = append(reads, read), append(rates, rate), append(shares, rate/read)
 			}
-			rate, err := median(rounds, func() (float64, error) { return backend.KernelBandwidth(encoding, shape[0], shape[1]) })
-			if err != nil {
-				return err
-			}
-			report.Kernels = append(report.Kernels, kernelSpeed{encoding.String(), shape[0], shape[1], rate, rate / report.ReadBandwidth})
+			report.Kernels = append(report.Kernels, kernelSpeed{encoding.String(), shape[0], shape[1], middle(rates), middle(shares)})
 		}
 	}
+	report.ReadBandwidth = middle(reads)
 	return nil
 }
 
