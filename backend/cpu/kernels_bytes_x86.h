@@ -116,14 +116,14 @@ INLINE s16 byte_four(s16 a, s16 b) {
 #endif
 
 // out[s][m] = the eight rows' sums of a span's group s with M rows of activations. Meanwhile as many bytes are fetched.
-INLINE void byte_direct_span(const int format, const int M, const uint8_t *const at[octet_rows], const int8_t *const *x, const uint8_t *fetch, s16 out[2][3]) {
+INLINE void byte_direct_span(const int format, const int M, const uint8_t *const at[octet_rows], const int8_t *const *x, const uint8_t *fetch, const int far, s16 out[2][3]) {
     s16 four[2][3], pair[2][3], one[2][3];
     UNROLL for (int h = 0; h < 2; h++) {
         UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
                 s16 f[4];
                 byte_unpack(format, at[h * 4 + i * 2 + j], f);
-                fetch_part(fetch, byte_span_bytes(format), h * 4 + i * 2 + j);
+                fetch_part(fetch, byte_span_bytes(format), h * 4 + i * 2 + j, far);
                 UNROLL for (int m = 0; m < M; m++) one[j][m] = byte_products(byte_fields(format), f, x[m]);
             }
             UNROLL for (int m = 0; m < M; m++) pair[i][m] = byte_pair(one[0][m], one[1][m]);
@@ -153,7 +153,7 @@ INLINE void byte_direct_octet(const int format, const int scaled, const int M, c
         offsets[m] = byte_sums(x[m], groups);
         sum[m] = _mm256_setzero_ps();
     }
-    const int whole_spans = (int)(stride / (size_t)bytes);
+    const int whole_spans = (int)(stride / (size_t)bytes), far = fetch_far(octet_rows * stride);
     for (int span = 0; span < spans; span++) {
         const uint8_t *at[octet_rows];
         uint8_t rest[octet_rows][48];
@@ -163,7 +163,7 @@ INLINE void byte_direct_octet(const int format, const int scaled, const int M, c
             byte_span_at(format, o, span, rest, at);
         }
         s16 all[2][3];
-        byte_direct_span(format, M, at, numbers, next + (size_t)span * octet_rows * (size_t)bytes, all);
+        byte_direct_span(format, M, at, numbers, next + (size_t)span * octet_rows * (size_t)bytes, far, all);
         UNROLL for (int s = 0; s < byte_span(format); s++) {
             const int g = span * byte_span(format) + s;
             if (scaled && g % octet_scale_chunk == 0) octet_scales(o, g, scale);

@@ -68,7 +68,7 @@ static void octet_scales(const octet *o, int g0, __m256 *out) {
     const int first = o->step == 1 ? g0 : g0 / o->step, n = o->groups - first;
     const float *from = o->scales + first;
     const s16 there = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    fetch_lines((const uint8_t *)(o->scales + octet_rows * (size_t)(o->groups + first)), octet_rows * octet_scale_chunk * sizeof(float));
+    fetch_lines((const uint8_t *)(o->scales + octet_rows * (size_t)(o->groups + first)), octet_rows * octet_scale_chunk * sizeof(float), 0);
     s16 columns[octet_rows];
     UNROLL for (int r = 0; r < octet_rows; r++) {
         const float *row = from + (size_t)(r < o->count ? r : 0) * (size_t)o->groups; // those beyond the end are not stored

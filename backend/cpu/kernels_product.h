@@ -10,14 +10,6 @@ enum {
     tile_most = 16,      // most quads of a tile
 };
 
-// Where block b of a step of rows fetches as many bytes for each row.
-INLINE void fetch_block(const int R, const uint8_t *const *raw, const uint8_t *step, size_t stride, int b, const int bytes, const uint8_t *fetch[8]) {
-    const size_t ahead = fetch_ahead(R, stride, (size_t)b * (size_t)bytes);
-    UNROLL for (int r = 0; r < R; r++) {
-        fetch[r] = fetch_along(stride) ? raw[r] + ahead : step + (size_t)R * stride + (size_t)(b * R + r) * (size_t)bytes;
-    }
-}
-
 // Keeps the compiler from remembering what it has loaded from p.
 #define FORGET(p) __asm__("" : "+r"(p))
 
@@ -50,10 +42,10 @@ INLINE void direct_end(const int format, const int R, const int M, const cpu_wei
 }
 
 // One block of R rows added to sum. Meanwhile as much is fetched.
-INLINE void direct_block(const int format, const int R, const int M, const uint8_t *const *raw, const float *const *x, int at, const uint8_t *const *fetch, vf sum[8][3]) {
+INLINE void direct_block(const int format, const int R, const int M, const uint8_t *const *raw, const float *const *x, int at, const uint8_t *fetch, const int far, vf sum[8][3]) {
     // Eight rows' words and their sums are more than there are registers: those are read again for every vector.
     const int reread = R == 8 && has_correction(format);
-    if (!fetch_between(M)) UNROLL for (int r = 0; r < R; r++) fetch_lines(fetch[r], (size_t)block_bytes(format));
+    if (!fetch_between(M)) fetch_lines(fetch, (size_t)(R * block_bytes(format)), far);
     const uint8_t *at_row[8];
     vi word[8];
     UNROLL for (int r = 0; r < R; r++) {
@@ -64,8 +56,7 @@ INLINE void direct_block(const int format, const int R, const int M, const uint8
         vf xv[3];
         UNROLL for (int m = 0; m < M; m++) xv[m] = v_load(x[m] + at + (k + has_correction(format)) * LANES);
         UNROLL for (int r = 0; r < R; r++) {
-            const int done = k * R + r, row = done / block_vectors(format);
-            if (fetch_between(M)) fetch_part(fetch[row], block_bytes(format) / block_vectors(format), done % block_vectors(format));
+            if (fetch_between(M)) fetch_part(fetch, block_bytes(format) / block_vectors(format), k * R + r, far);
             if (reread) FORGET(at_row[r]);
             vf f = block_vector(format, raw[r], reread ? block_word(format, at_row[r]) : word[r], k);
             UNROLL for (int m = 0; m < M; m++) sum[r][m] = v_fma(f, xv[m], sum[r][m]);
@@ -76,7 +67,8 @@ INLINE void direct_block(const int format, const int R, const int M, const uint8
 INLINE void direct_whole(const int format, const int R, const int M, const cpu_weight *w, int row, const float *const *x, float *const *y, int at) {
     const int bc = block_columns(format), bb = block_bytes(format), pb = panel_block(format);
     const size_t stride = cpu_row_bytes(w);
-    const uint8_t *step = (const uint8_t *)w->data + (size_t)row * stride;
+    const int far = fetch_far((size_t)R * stride);
+    const uint8_t *next = (const uint8_t *)w->data + (size_t)(row + R) * stride;
     const int full = w->columns / bc, all = (w->columns + bc - 1) / bc;
     uint8_t rest[8][32 * LANES];
     direct_state d;
@@ -85,15 +77,13 @@ INLINE void direct_whole(const int format, const int R, const int M, const cpu_w
         if (b == full) {
             for (int r = 0; r < R; r++) d.raw[r] = padded(rest[r], d.raw[r], stride - (size_t)full * (size_t)bb, (size_t)bb);
         }
-        const uint8_t *fetch[8];
-        fetch_block(R, d.raw, step, stride, b, bb, fetch);
         if (has_correction(format)) {
             UNROLL for (int m = 0; m < M; m++) {
                 vf correction = v_load(x[m] + b * pb);
                 UNROLL for (int r = 0; r < R; r++) d.sum[r][m] = v_add(d.sum[r][m], correction);
             }
         }
-        direct_block(format, R, M, d.raw, x, b * pb, fetch, d.sum);
+        direct_block(format, R, M, d.raw, x, b * pb, next + (size_t)(b * R) * (size_t)bb, far, d.sum);
         UNROLL for (int r = 0; r < R; r++) d.raw[r] += bb;
     }
     direct_end(format, R, M, w, row, &d, y, at);
@@ -103,7 +93,8 @@ INLINE void direct_grouped(const int format, const int kind, const int R, const 
                            float *const *y, int at) {
     const int bc = block_columns(format), bb = block_bytes(format), pb = panel_block(format), wide = scale_group(w) / bc;
     const size_t stride = cpu_row_bytes(w);
-    const uint8_t *step = (const uint8_t *)w->data + (size_t)row * stride;
+    const int far = fetch_far((size_t)R * stride);
+    const uint8_t *next = (const uint8_t *)w->data + (size_t)(row + R) * stride;
     const int full = w->columns / bc, all = (w->columns + bc - 1) / bc;
     uint8_t rest[4][128];
     const float *s[4];
@@ -122,14 +113,12 @@ INLINE void direct_grouped(const int format, const int kind, const int R, const 
                 scale[r] = v_load(lanes);
             }
         }
-        const uint8_t *fetch[8];
-        fetch_block(R, d.raw, step, stride, b, bb, fetch);
         vf block[8][3];
         UNROLL for (int m = 0; m < M; m++) {
             vf first = has_correction(format) ? v_load(x[m] + b * pb) : v_zero();
             UNROLL for (int r = 0; r < R; r++) block[r][m] = first;
         }
-        direct_block(format, R, M, d.raw, x, b * pb, fetch, block);
+        direct_block(format, R, M, d.raw, x, b * pb, next + (size_t)(b * R) * (size_t)bb, far, block);
         UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < M; m++) d.sum[r][m] = v_fma(scale[r], block[r][m], d.sum[r][m]);
         UNROLL for (int r = 0; r < R; r++) d.raw[r] += bb;
     }
@@ -408,16 +397,13 @@ enum { whole_scratch = byte_scratch };
 #endif
 enum { product_scratch = LARGER(sizeof(tile_memory), whole_scratch) / sizeof(float) };
 
-// A stretch's first rows and their scales, which no rows before them have fetched.
+// The beginnings of a stretch's first rows and their scales, which no rows before them have fetched.
 static void fetch_first(const cpu_weight *w, int row0, int row1) {
     const size_t rows = (size_t)(row1 - row0 < step_most ? row1 - row0 : step_most), stride = cpu_row_bytes(w);
     const uint8_t *first = (const uint8_t *)w->data + (size_t)row0 * stride;
-    if (byte_fits(w) && byte_scale_step(w)) fetch_lines((const uint8_t *)row_scales(w, row0), rows * (size_t)scale_count(w) * sizeof(float));
-    if (fetch_along(stride)) {
-        for (size_t r = 0; r < rows; r++) fetch_lines(first + r * stride, fetch_distance);
-    } else {
-        fetch_lines(first, rows * stride);
-    }
+    if (byte_fits(w) && byte_scale_step(w)) fetch_lines((const uint8_t *)row_scales(w, row0), rows * (size_t)scale_count(w) * sizeof(float), 0);
+    const size_t begin = stride < fetch_near / step_most ? stride : fetch_near / step_most;
+    for (size_t r = 0; r < rows; r++) fetch_lines(first + r * stride, begin, 0);
 }
 
 static void product(const cpu_weight *w, int row0, int row1, int n, const float *const *x, float *const *y, float *scratch) {

@@ -53,14 +53,14 @@ INLINE void short_group_at(const octet *o, int g, uint8_t rest[octet_rows][short
 // ---- few rows ----
 
 // out[m] = the eight rows' sums of one group with M rows of activations. Sums of several rows stay in registers only in the order written.
-// Meanwhile a line is fetched for each of the rows, so far apart.
-INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows], const int16_t *const *x, const uint8_t *fetch, size_t apart, s16 out[3]) {
-    if (!fetch_between(M)) UNROLL for (int r = 0; r < octet_rows; r++) fetch_lines(fetch + (size_t)r * apart, short_group);
+// Meanwhile as many lines are fetched.
+INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows], const int16_t *const *x, const uint8_t *fetch, const int far, s16 out[3]) {
+    if (!fetch_between(M)) fetch_lines(fetch, octet_rows * short_group, far);
     s16 four[2][3], pair[2][3], one[2][3];
     UNROLL for (int h = 0; h < 2; h++) {
         UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
-                if (fetch_between(M)) fetch_part(fetch + (size_t)(h * 4 + i * 2 + j) * apart, short_group, 0);
+                if (fetch_between(M)) fetch_part(fetch, short_group, h * 4 + i * 2 + j, far);
                 UNROLL for (int k = 0; k < 4; k++) {
                     const s16 f = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(at[h * 4 + i * 2 + j] + 16 * k)));
                     UNROLL for (int m = 0; m < M; m++) {
@@ -86,7 +86,7 @@ INLINE void short_direct_group(const int M, const uint8_t *const at[octet_rows],
 // One octet of rows: full ones lie a stride apart, and those of a last octet wherever o says.
 INLINE void short_direct_octet(const int M, const int full, const octet *o, int groups, const float *const *x, float *const *y, int at_y) {
     const size_t stride = o->stride;
-    const int along = fetch_along(stride);
+    const int far = fetch_far(octet_rows * stride);
     const uint8_t *line = o->raw[0], *next = line + octet_rows * stride;
     const int16_t *numbers[3];
     const float *steps[3];
@@ -106,9 +106,7 @@ INLINE void short_direct_octet(const int M, const int full, const octet *o, int 
             short_group_at(o, g, rest, at);
         }
         s16 whole[3];
-        const size_t from = (size_t)g * short_group;
-        const uint8_t *fetch = along ? line + fetch_ahead(octet_rows, stride, from) : next + octet_rows * from;
-        short_direct_group(M, at, numbers, fetch, along ? stride : short_group, whole);
+        short_direct_group(M, at, numbers, next + (size_t)g * octet_rows * short_group, far, whole);
         UNROLL for (int m = 0; m < M; m++) {
             sum[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[m]), _mm256_set1_ps(steps[m][g]), sum[m]);
             numbers[m] += short_group;
