@@ -6,6 +6,7 @@ import (
 
 	"colibri/backend/compute"
 	"colibri/backend/container"
+	"colibri/backend/hugepages"
 )
 
 // firstCapacity is the number of positions a conversation has room for before it first grows.
@@ -111,6 +112,7 @@ func (k *kvCache) growLayer(l, capacity, used int) error {
 	if err != nil {
 		return err
 	}
+	hugepages.Prefer(memory.bytes)
 	view := widths.carve(memory, capacity)
 	copyRows(view.Latent, old.view.Latent, used*widths.latent)
 	copyRows(view.Rope, old.view.Rope, used*widths.rope)
