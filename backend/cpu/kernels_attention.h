@@ -7,7 +7,8 @@ INLINE vf load_part(const float *p, int n) {
     return v_load(part);
 }
 
-enum { most_queries = 3 };
+// Queries that go through keys and values together, as many as there are registers for their sums.
+enum { most_queries = LANES == 16 ? 4 : 3 };
 
 INLINE void dot_part(const int Q, const int T, const float *const *q, int q_offset, const float *const *k, int dim, vf acc[most_queries][8]) {
     int c = 0;
@@ -82,8 +83,9 @@ static void scores(const float *const *q, int n, const float *const *ka, int dim
         const int count = positions - t < step ? positions - t : step;
         const float *const *a = ka + t, *const *b = kb + t;
         int i = 0;
-        fetched f = {fetch ? fetch + t : NULL, fetch_dim, 0, n < 3 ? 1 : n / 3};
+        fetched f = {fetch ? fetch + t : NULL, fetch_dim, 0, n < most_queries ? 1 : n / most_queries};
 #ifndef LANES_PORTABLE
+        for (; most_queries == 4 && n - i >= 4; i += 4, f.pass++) dot_tiles(4, 4, q + i, a, dim_a, b, dim_b, count, out + i * stride + t, stride, &f);
         for (; n - i > 4 || n - i == 3; i += 3, f.pass++) dot_tiles(3, 4, q + i, a, dim_a, b, dim_b, count, out + i * stride + t, stride, &f);
         for (; n - i >= 2; i += 2, f.pass++) dot_tiles(2, 4, q + i, a, dim_a, b, dim_b, count, out + i * stride + t, stride, &f);
 #endif
@@ -165,6 +167,7 @@ INLINE void weigh_columns(const int C, float *const *out, const float *factor, i
                           int positions, const float *const *fetch) {
     int i = 0;
 #ifndef LANES_PORTABLE
+    for (; most_queries == 4 && n - i >= 4; i += 4) weigh_tile(4, C, out + i, factor + i, p + i * stride, stride, v, c, positions, i == 0 ? fetch : NULL);
     for (; n - i > 4 || n - i == 3; i += 3) weigh_tile(3, C, out + i, factor + i, p + i * stride, stride, v, c, positions, i == 0 ? fetch : NULL);
     for (; n - i >= 2; i += 2) weigh_tile(2, C, out + i, factor + i, p + i * stride, stride, v, c, positions, i == 0 ? fetch : NULL);
 #endif
