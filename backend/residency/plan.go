@@ -289,15 +289,16 @@ func (m Machine) ProductSeconds(l Load, tokens, passes int) float64 {
 		if len(l.Weights) > 0 {
 			ops = 2 * atRates(l.Weights, m.KernelOpsPerSecond, m.OpsPerSecond)
 		}
-		return max(float64(tokens)*ops, float64(passes)*(float64(l.TokenBytes)+experts*float64(l.ExpertBytes))/m.WeightBytesPerSecond)
+		return max(l.wholeLayers()*float64(tokens)*ops, float64(passes)*(l.wholeLayers()*float64(l.TokenBytes)+experts*float64(l.ExpertBytes))/m.WeightBytesPerSecond)
 	}
-	perToken := max(float64(l.SparseLayers*l.PerToken), 1)
+	perToken := max(float64(l.SparseLayers*l.PerToken)*l.wholeLayers(), 1)
 	weights := map[string]int64{}
 	for encoding, bytes := range l.Prompted {
 		routed := float64(l.Routed[encoding])
 		weights[encoding] = bytes - l.Routed[encoding] + int64(routed/perToken*experts)
 	}
-	seconds := float64(passes)*atRates(weights, m.PassBytesPerSecond, m.WeightBytesPerSecond) + float64(tokens)*2*atRates(l.Weights, m.KernelOpsPerSecond, m.OpsPerSecond)
+	seconds := l.wholeLayers() * (float64(passes)*atRates(weights, m.PassBytesPerSecond, m.WeightBytesPerSecond) +
+		float64(tokens)*2*atRates(l.Weights, m.KernelOpsPerSecond, m.OpsPerSecond))
 	if m.BeyondCache > 0 && !m.Caches(l) {
 		seconds /= m.BeyondCache
 	}
@@ -313,7 +314,7 @@ func (m Machine) AttentionSeconds(l Load, tokens int) float64 {
 	if l.IndexTopK > 0 {
 		most = min(most, float64(l.IndexTopK))
 	}
-	return (most*most/2 + (n-most)*most) * float64(l.AttentionOps) / m.AttentionOpsPerSecond
+	return (most*most/2 + (n-most)*most) * l.wholeLayers() * float64(l.AttentionOps) / m.AttentionOpsPerSecond
 }
 
 // atRates is the time of amounts by encoding, each at its own rate or else at the usual one.
@@ -406,7 +407,15 @@ func (l *Load) touched(tokens float64) float64 {
 
 // passExperts is how many of all layers' experts a pass uses.
 func (l *Load) passExperts(tokens, passes int) float64 {
-	return float64(l.SparseLayers*l.Experts) * l.touched(float64(tokens)/float64(passes))
+	return l.wholeLayers() * float64(l.SparseLayers*l.Experts) * l.touched(float64(tokens)/float64(passes))
+}
+
+// wholeLayers is the share of the layers that a prompt's tokens go through whole: the last one only caches them, but for the last token.
+func (l *Load) wholeLayers() float64 {
+	if l.Layers < 2 {
+		return 1
+	}
+	return float64(l.Layers-1) / float64(l.Layers)
 }
 
 // firstWord is the time until a prompt of PromptTokens has been computed: each pass over the model reads the experts that its

@@ -225,6 +225,28 @@ func TestPromptsTakeWeightsInOnceAPass(t *testing.T) {
 	}
 }
 
+// A prompt's tokens leave keys and values alone in the last layer: of four layers, three are computed and their experts read.
+func TestPromptsSkipTheLastLayer(t *testing.T) {
+	m := Machine{PassBytesPerSecond: map[string]float64{"a": 100, "b": 10}, KernelOpsPerSecond: map[string]float64{"a": 1000, "b": 2000}, AttentionOpsPerSecond: 10,
+		WeightBytesPerSecond: 50, OpsPerSecond: 1000}
+	l := Load{SparseLayers: 2, Experts: 8, PerToken: 2, ExpertBytes: 50, Prompted: map[string]int64{"a": 700, "b": 200}, Routed: map[string]int64{"b": 200},
+		Weights: map[string]int64{"a": 500, "b": 1000}, Touched: []TouchPoint{{10, 0.75}}, AttentionOps: 5, TokenBytes: 1000, TokenWeights: 500}
+	for name, seconds := range map[string]func() float64{
+		"products at measured rates": func() float64 { return m.ProductSeconds(l, 20, 2) },
+		"products bound by reading":  func() float64 { return Machine{WeightBytesPerSecond: 50, OpsPerSecond: 1e9}.ProductSeconds(l, 20, 2) },
+		"products bound by ops":      func() float64 { return Machine{WeightBytesPerSecond: 1e9, OpsPerSecond: 10}.ProductSeconds(l, 20, 2) },
+		"attention":                  func() float64 { return m.AttentionSeconds(l, 100) },
+		"experts":                    func() float64 { return l.passExperts(20, 2) },
+	} {
+		l.Layers = 0
+		all := seconds()
+		l.Layers = 4
+		if got := seconds(); math.Abs(got-all*3/4) > 1e-9*all {
+			t.Errorf("%s: %g of four layers, %g where none is skipped", name, got, all)
+		}
+	}
+}
+
 // Attention sees all tokens before, or the indexer's number of them.
 func TestAttentionGrowsAsTheSquareUpToTheIndexersNumber(t *testing.T) {
 	m, l := Machine{AttentionOpsPerSecond: 10}, Load{AttentionOps: 5}
