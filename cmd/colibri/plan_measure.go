@@ -178,7 +178,8 @@ type calibration struct {
 // everything else is done between two of them, by the same factor for all.
 func (m *machineFile) calibrate(c *calibration) {
 	machine, layers := m.machine(), float64(c.load.Layers)
-	share := machine.MultiplySeconds(c.load) / max(c.tokenSeconds-layers*m.LayerSeconds, c.tokenSeconds/2)
+	// Faster than by themselves kernels are only where a cache still has a part of the last token's weights: larger models have no such luck.
+	share := min(1, machine.MultiplySeconds(c.load)/max(c.tokenSeconds-layers*m.LayerSeconds, c.tokenSeconds/2))
 	for format := range m.KernelBytesPerSecond {
 		m.KernelBytesPerSecond[format] *= share
 	}
