@@ -72,6 +72,19 @@ INLINE void unpack_fields(const int format, const cpu_weight *w, const uint8_t *
     }
 }
 
+#ifdef LANES_NIBBLES
+// A row of int4 groups of a multiple of 64: four vectors at a time.
+static void unpack_nibbles(const cpu_weight *w, const uint8_t *p, const float *scales, float *out) {
+    const size_t groups = (size_t)(w->columns / w->group), chunks = (size_t)w->group / 64;
+    for (size_t g = 0; g < groups; g++) {
+        const vf table = v_mul(v_nibble_table(), v_set(scales[g]));
+        for (size_t i = 0; i < chunks; i++, p += 32, out += 64) {
+            UNROLL for (int k = 0; k < 4; k++) v_store(out + k * LANES, v_nibbles(p + k * LANES / 2, table));
+        }
+    }
+}
+#endif
+
 static void unpack(const cpu_weight *w, int row, float *out) {
     const int n = w->columns;
     const uint8_t *p = (const uint8_t *)w->data + (size_t)row * cpu_row_bytes(w);
@@ -107,7 +120,14 @@ static void unpack(const cpu_weight *w, int row, float *out) {
     }
     case format_int2_row: unpack_fields(format_int2_row, w, p, s, out); break;
     case format_int3_g64: unpack_fields(format_int3_g64, w, p, s, out); break;
-    default: unpack_fields(format_int4_group, w, p, s, out);
+    default:
+#ifdef LANES_NIBBLES
+        if (w->format == format_int4_group && w->group % 64 == 0 && n % w->group == 0) {
+            unpack_nibbles(w, p, s, out);
+            break;
+        }
+#endif
+        unpack_fields(format_int4_group, w, p, s, out);
     }
 }
 

@@ -46,6 +46,17 @@ static inline vf v_from_fp8(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_and_si256(b, _mm256_set1_epi16((short)0xBF80)));
 }
 
+// Sixteen 4-bit fields, of eight bytes, as what a table has for them: an index of it is four bits, whatever is above them.
+#define LANES_NIBBLES
+static inline vf v_nibbles(const void *p, vf table) {
+    const __m512i word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i words = _mm512_permutexvar_epi32(word, _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)p)));
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), table);
+}
+// Their numbers, for a scale of 1.
+static inline vf v_nibble_table(void) { return _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7); }
+
 static inline vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 static inline vi vi_set(uint32_t x) { return _mm512_set1_epi32((int)x); }
 static inline vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
