@@ -231,9 +231,20 @@ describe('long transcripts', () => {
       await page.mouse.wheel(0, -600);
       const back = page.getByRole('button', { name: 'To the end of the conversation' });
       await back.waitFor();
-      await page.evaluate(() => new Promise((done) => setTimeout(done, 500))); // the smooth scroll ends
       // What is read must stand still on the screen. The scroll position may change: sections that come near get their true heights.
-      const top = await page.evaluateHandle(() => document.elementFromPoint(600, 400)?.closest('.markdown *'));
+      // The smooth scroll of the wheel has ended once the same place has been under the pointer for twenty frames.
+      const top = await page.evaluateHandle(async () => {
+        const under = () => document.elementFromPoint(600, 400)?.closest('.markdown *');
+        let element = under();
+        for (let still = 0, before = NaN; still < 20; ) {
+          await new Promise(requestAnimationFrame);
+          const y = element?.getBoundingClientRect().top;
+          still = y === before ? still + 1 : 0;
+          before = y;
+          if (still === 0) element = under();
+        }
+        return element;
+      });
       const where = () => top.evaluate((e) => Math.round(e.getBoundingClientRect().top));
       const place = await where();
       await written(180);

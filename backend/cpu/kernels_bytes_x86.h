@@ -233,7 +233,7 @@ INLINE void byte_tile_rows(const int format, const int scaled, const int M, byte
         const int8_t *numbers[byte_tile_most];
         UNROLL for (int m = 0; m < M; m++) {
             numbers[m] = byte_numbers(x[m0 + m]) + byte_four_at(format, g0 + g, 0);
-            sum[m] = _mm512_set1_epi32(-(offsets[m][g] << byte_offset_bits(format)));
+            sum[m] = _mm512_set1_epi32(-offsets[m][g] * byte_offset(format));
         }
         UNROLL for (int p = 0; p < byte_group / 4; p++) {
             const __m512i w = _mm512_loadu_si512(t->weights[g][p]);
