@@ -25,7 +25,7 @@ type Machine struct {
 	// measured.
 	CacheBytes           int64
 	CachedBytesPerSecond map[string]float64
-	// ReadSeconds is what a read takes beside its bytes at that rate: with few reads at once it counts.
+	// ReadSeconds is what a read by itself takes beside its bytes at that rate: with few reads at once it counts.
 	ReadSeconds float64
 	// LayerSeconds is what a layer costs beyond its bytes: launching, waiting, the router's round trip.
 	LayerSeconds float64
@@ -338,7 +338,9 @@ const guessedShare = 0.65
 // In a sparse layer reads begin when the router has chosen. Shared experts and those in memory are computed meanwhile, others as they
 // land, the last of them after everything was read; and what was guessed has been read while the layer's attention was computed:
 //
-//	layer = attention + max(reads − guessed + one expert, all experts and the shared ones + what reading costs beside)
+//	layer = attention + max(reads − guessed + one expert, all experts and the shared ones) + what reading costs beside
+//
+// Reads that go on at once share the disk's rate and wait together: they take what their bytes take, but no less than one by itself.
 //
 // The number of misses varies from layer to layer, and the larger of two times is larger on average than that of their averages: the sum
 // goes over all numbers, as if misses were independent.
@@ -359,10 +361,11 @@ func tokenSeconds(m Machine, l Load, hits float64) (all, compute, read float64) 
 			all += p * layers * (attention + meanwhile)
 			continue
 		}
-		reading := m.ReadSeconds + float64(misses)*float64(l.ExpertBytes)/m.DiskBytesPerSecond
+		one := float64(l.ExpertBytes) / m.DiskBytesPerSecond
+		reading := max(float64(misses)*one, m.ReadSeconds+one)
 		guessed := min(attention, guessedShare*reading)
 		read += p * layers * reading
-		all += p * layers * (attention + max(reading-guessed+experts/float64(l.PerToken), meanwhile+m.StreamSeconds))
+		all += p * layers * (attention + max(reading-guessed+experts/float64(l.PerToken), meanwhile) + m.StreamSeconds)
 	}
 	return all, compute, read
 }

@@ -267,17 +267,20 @@ func TestReadsHideBehindWhatCanBeComputedMeanwhile(t *testing.T) {
 	m := Machine{WeightBytesPerSecond: 1e9, DiskBytesPerSecond: 1e9, StreamSeconds: 0.25}
 	l := Load{Layers: 2, SparseLayers: 2, Experts: 8, PerToken: 2, ExpertBytes: 5e8, TokenBytes: 2e9, SharedBytes: 1e9}
 	for _, c := range []struct {
-		disk, hits, want float64
+		disk, alone, hits, want float64
 	}{
-		{1e9, 1, 4},
+		{1e9, 0, 1, 4},
 		// Both missed: 1 s of reads, 0.5 s of which were guessed during attention (0.65 at most), then one expert of 0.5 s: all hides.
-		{1e9, 0, 2 * (0.5 + 1.5 + 0.25)},
+		{1e9, 0, 0, 2 * (0.5 + 1.5 + 0.25)},
 		// A quarter of that disk: 4 s of reads less 0.5, and one expert.
-		{0.25e9, 0, 2 * (0.5 + 3.5 + 0.5)},
+		{0.25e9, 0, 0, 2 * (0.5 + 3.5 + 0.5 + 0.25)},
+		// Where one read by itself takes 3 s more than its bytes, two at once take no less than one, and not more while their bytes take longer.
+		{1e9, 3, 0, 2 * (0.5 + 3 + 0.5 + 0.25)},
+		{0.25e9, 1, 0, 2 * (0.5 + 3.5 + 0.5 + 0.25)},
 		// Half of the uses hit: 2 missed in a quarter of the layers, 1 in half of them (2 s less 0.5, and one expert), none in a quarter.
-		{0.25e9, 0.5, 2 * (0.25*4.5 + 0.5*(0.5+1.5+0.5) + 0.25*2)},
+		{0.25e9, 0, 0.5, 2 * (0.25*4.75 + 0.5*(0.5+1.5+0.5+0.25) + 0.25*2)},
 	} {
-		m.DiskBytesPerSecond = c.disk
+		m.DiskBytesPerSecond, m.ReadSeconds = c.disk, c.alone
 		if got, _, _ := tokenSeconds(m, l, c.hits); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("disk %g, hits %g: %g s, not %g", c.disk, c.hits, got, c.want)
 		}
