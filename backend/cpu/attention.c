@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum {
-    query_tile = 18,  // queries whose scores are held at once; multiplied by threes
+    query_tile = 18,  // queries whose scores are held at once; multiplied by threes or fours
     query_block = 72, // queries of one unit
 };
 

@@ -3,11 +3,6 @@
 enum {
     byte_octets = 2, // eights of rows, side by side in a tile
     byte_chunk = 16, // groups of a tile: 16 KiB of weights
-#ifdef LANES_VNNI
-    byte_tile_most = 8, // rows of activations that are multiplied with a tile's weights together
-#else
-    byte_tile_most = 4,
-#endif
 };
 
 static void byte_prepare(int fields, const float *x, int columns, float *panel) {
@@ -222,15 +217,15 @@ INLINE size_t byte_four_at(const int format, int g, int p) {
 // The tile's groups, g0 being the first of them, times M rows of activations.
 #ifdef LANES_VNNI
 INLINE void byte_tile_rows(const int format, const int scaled, const int M, byte_tile *t, int g0, int chunk, int groups, const float *const *x, int m0) {
-    const float *scales[byte_tile_most];
-    const int32_t *offsets[byte_tile_most];
+    const float *scales[octet_tile_most];
+    const int32_t *offsets[octet_tile_most];
     UNROLL for (int m = 0; m < M; m++) {
         scales[m] = byte_scales(x[m0 + m], groups) + g0;
         offsets[m] = byte_sums(x[m0 + m], groups) + g0;
     }
     for (int g = 0; g < chunk; g++) {
-        __m512i sum[byte_tile_most];
-        const int8_t *numbers[byte_tile_most];
+        __m512i sum[octet_tile_most];
+        const int8_t *numbers[octet_tile_most];
         UNROLL for (int m = 0; m < M; m++) {
             numbers[m] = byte_numbers(x[m0 + m]) + byte_four_at(format, g0 + g, 0);
             sum[m] = _mm512_set1_epi32(-offsets[m][g] * byte_offset(format));
@@ -317,12 +312,12 @@ INLINE void byte_tiles(const int format, const int scaled, const cpu_weight *w, 
                 }
             }
             int m = 0;
-            for (; n - m >= byte_tile_most; m += byte_tile_most) {
+            for (; n - m >= octet_tile_most; m += octet_tile_most) {
                 // Results lie apart in more memory than a second-level cache has: storing waited for it a tenth of the time.
-                UNROLL for (int i = 0; i < byte_tile_most; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
-                byte_tile_rows(format, scaled, byte_tile_most, t, g0, chunk, groups, x, m);
+                UNROLL for (int i = 0; i < octet_tile_most; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                byte_tile_rows(format, scaled, octet_tile_most, t, g0, chunk, groups, x, m);
             }
-            if (byte_tile_most > 4 && n - m >= 4) {
+            if (octet_tile_most > 4 && n - m >= 4) {
                 byte_tile_rows(format, scaled, 4, t, g0, chunk, groups, x, m);
                 m += 4;
             }

@@ -4,6 +4,12 @@
 enum {
     octet_rows = 8,
     octet_scale_chunk = 8, // groups of activations whose scales are brought into columns at once
+    // Rows of activations that are multiplied with a tile's weights together, as many as there are registers for their sums.
+#ifdef LANES_VNNI
+    octet_tile_most = 8,
+#else
+    octet_tile_most = 4,
+#endif
 };
 
 typedef __m256i s16; // 32 bytes, 16 numbers of 16 bits, or 8 of 32

@@ -10,11 +10,6 @@ enum {
     short_group = 64,    // columns that share a scale
     short_octets = 2,    // eights of rows, side by side in a tile
     short_chunk = 8,     // groups of a tile: 16 KiB of weights
-#ifdef LANES_VNNI
-    short_tile_most = 8, // rows of activations that are multiplied with a tile's weights together
-#else
-    short_tile_most = 4,
-#endif
     short_few = 6,       // most rows of activations that are multiplied without a tile
     short_columns = 128, // least columns of a weight that is multiplied so
 };
@@ -160,10 +155,10 @@ INLINE void short_tile_group(const uint8_t *const at[octet_rows], s16 (*out)[sho
 // The tile's groups, g0 being the first of them, times M rows of activations.
 #ifdef LANES_VNNI
 INLINE void short_tile_rows(const int M, short_tile *t, int g0, int chunk, int groups, const float *const *x, int m0) {
-    const char *numbers[short_tile_most];
+    const char *numbers[octet_tile_most];
     UNROLL for (int m = 0; m < M; m++) numbers[m] = (const char *)x[m0 + m] + (size_t)g0 * short_group * sizeof(int16_t);
     for (int g = 0; g < chunk; g++) {
-        __m512i sum[short_tile_most];
+        __m512i sum[octet_tile_most];
         UNROLL for (int m = 0; m < M; m++) sum[m] = _mm512_setzero_si512();
         UNROLL for (int p = 0; p < short_group / 2; p++) {
             const __m512i w = _mm512_loadu_si512(t->weights[g][p]);
@@ -227,12 +222,12 @@ static void short_tiles(const cpu_weight *w, int row0, int row1, int n, const fl
                 }
             }
             int m = 0;
-            for (; n - m >= short_tile_most; m += short_tile_most) {
+            for (; n - m >= octet_tile_most; m += octet_tile_most) {
                 // Results lie apart in more memory than a second-level cache has: storing waited for it a tenth of the time.
-                UNROLL for (int i = 0; i < short_tile_most; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
-                short_tile_rows(short_tile_most, t, g0, chunk, groups, x, m);
+                UNROLL for (int i = 0; i < octet_tile_most; i++) __builtin_prefetch(y[m + i] + (row - row0), 1);
+                short_tile_rows(octet_tile_most, t, g0, chunk, groups, x, m);
             }
-            if (short_tile_most > 4 && n - m >= 4) {
+            if (octet_tile_most > 4 && n - m >= 4) {
                 short_tile_rows(4, t, g0, chunk, groups, x, m);
                 m += 4;
             }

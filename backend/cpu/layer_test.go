@@ -402,6 +402,21 @@ func outside[T any](t *testing.T, s *[]T) {
 	*s = moved
 }
 
+// newCallFromStart is a call for the first rows of an empty cache, which see all positions, also where a layer shares another's selection.
+func newCallFromStart(c *container.Config, w *compute.LayerWeights, x []float32) *compute.LayerCall {
+	rows := make([]compute.Row, len(x)/c.Hidden)
+	for i := range rows {
+		rows[i].Position = i
+	}
+	call := newCall(c, w, rows, []compute.Cache{newCache(c, len(rows))}, x)
+	if call.Selection != nil {
+		for i := range call.Selection.Counts {
+			call.Selection.Counts[i] = -1
+		}
+	}
+	return call
+}
+
 func TestNothingIsAllocatedPerToken(t *testing.T) {
 	r := newRandom(t)
 	b := open(t, 2, "")
@@ -437,16 +452,7 @@ func TestScratchStaysWithinItsBound(t *testing.T) {
 			c := &tc.config
 			b := open(t, 2, "")
 			w := newWeights(r, c, tc.dense, c.Sparse[0])
-			var rows []compute.Row
-			for i := range n {
-				rows = append(rows, compute.Row{Position: i})
-			}
-			call := newCall(c, w, rows, []compute.Cache{newCache(c, n)}, normals(r, n*c.Hidden, 1))
-			if call.Selection != nil {
-				for i := range call.Selection.Counts {
-					call.Selection.Counts[i] = -1
-				}
-			}
+			call := newCallFromStart(c, w, normals(r, n*c.Hidden, 1))
 			if err := b.Layer(call); err != nil {
 				t.Fatal(err)
 			}
@@ -467,18 +473,9 @@ func TestCachesOnlyIsTheSameCaches(t *testing.T) {
 				c := &tc.config
 				w := newWeights(r, c, tc.dense, c.Sparse[0])
 				for _, count := range []int{1, 21} {
-					var rows []compute.Row
-					for i := range count {
-						rows = append(rows, compute.Row{Position: i})
-					}
 					x := normals(r, count*c.Hidden, 1)
 					run := func(only bool) *compute.LayerCall {
-						call := newCall(c, w, rows, []compute.Cache{newCache(c, count)}, x)
-						if call.Selection != nil { // of a layer that shares another's: all positions
-							for i := range call.Selection.Counts {
-								call.Selection.Counts[i] = -1
-							}
-						}
+						call := newCallFromStart(c, w, x)
 						if only {
 							call.CachesOnly, call.Normed, call.Shared, call.Experts, call.Gates = true, nil, nil, nil, nil
 						}
@@ -515,19 +512,10 @@ func TestSharedExpertsLaterAreTheSame(t *testing.T) {
 				c := &tc.config
 				w := newWeights(r, c, tc.dense, c.Sparse[0])
 				for _, count := range []int{1, 5} {
-					var rows []compute.Row
-					for i := range count {
-						rows = append(rows, compute.Row{Position: i})
-					}
 					x := normals(r, count*c.Hidden, 1)
 					run := func(later bool) *compute.LayerCall {
-						call := newCall(c, w, rows, []compute.Cache{newCache(c, count)}, x)
+						call := newCallFromStart(c, w, x)
 						call.SharedLater = later
-						if call.Selection != nil { // of a layer that shares another's: all positions
-							for i := range call.Selection.Counts {
-								call.Selection.Counts[i] = -1
-							}
-						}
 						for i := range call.Shared {
 							call.Shared[i] = nan
 						}
